@@ -1,0 +1,365 @@
+//! What a person types: the whole command line, and nothing else.
+//!
+//! Only clap lives here. Each command turns its arguments into work in
+//! `command/<noun>/<verb>.rs`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use fluffy_base::ByteSize;
+use fluffy_base::id::SandboxId;
+use fluffy_ledger::verify::Extent;
+
+/// Write, run and ship code nobody has to trust.
+#[derive(Debug, Parser)]
+#[command(
+    name = "fluffy",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true,
+    max_term_width = 100,
+    after_help = "\
+Start here:
+  fluffy demo                                    see policy and ledger at work, nothing to set up
+  fluffy init                                    write a starter policy for this project
+  fluffy policy explain fs.write /src/lib.rs     ask what an agent may do, and why
+  fluffy audit verify                            prove that nobody touched the record
+
+Exit codes are the same everywhere: 0 success, 1 a check did not hold, 2 usage or an
+invalid file, 3 denied by policy, 4 not found, 5 conflict, 6 transient, 7 integrity
+failure, 8 waiting for a person, 9 done but unverified, 10 a budget ran out."
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Flags that every command takes.
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    /// Print stable JSON on standard output
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Say nothing but the result
+    #[arg(long, short, global = true, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Say more about what happens
+    #[arg(long, short, global = true)]
+    pub(crate) verbose: bool,
+    /// Act as if started in this folder
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) project: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show policy and ledger at work; needs no key, no server, no set-up
+    Demo,
+    /// Write a starter policy for this project and open its ledger
+    #[command(after_help = "\
+Writes `.fluffy/policy.yaml` and `.fluffy/config.toml` (never over an existing file), makes the
+signing key and the ledger in your state directory, and prints the public key. Keep that key
+somewhere else: `fluffy audit verify --key` checks against it.")]
+    Init,
+    /// Check, explain, test, try and apply policies
+    #[command(subcommand)]
+    Policy(PolicyCommand),
+    /// Read the ledger, verify it, prove what it says
+    #[command(subcommand)]
+    Audit(AuditCommand),
+    /// Show the configuration and where each value comes from
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Print the version and what this build was made of
+    Version,
+    /// Print a completion script for your shell
+    #[command(after_help = "\
+For example: fluffy completions bash > ~/.local/share/bash-completion/completions/fluffy")]
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Tools for contributors
+    #[command(subcommand, hide = true)]
+    Dev(DevCommand),
+    /// Runs policy extensions; started by fluffy itself
+    #[command(name = "worker", hide = true)]
+    Worker {
+        /// Which worker
+        kind: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PolicyCommand {
+    /// Lint a policy file: errors with line and column, warnings for pointless rules
+    #[command(after_help = "\
+Without FILE: this project's `.fluffy/policy.yaml` with its extensions in `.fluffy/policy.d/`,
+and whether they differ from the copy that is enforced. Exits 2 when a file is invalid.")]
+    Check {
+        /// The policy file
+        file: Option<PathBuf>,
+    },
+    /// Say what would be decided, and name every rule that spoke
+    #[command(after_help = "\
+Nothing is recorded and nothing happens. For an agent, what you leave out is assumed to be what it
+ordinarily is (a sandbox of template code-executor on tier process, mode strict, an empty write),
+and the answer says so; --bare assumes nothing. Add --verbose to see the rules that kept silent.
+
+  fluffy policy explain fs.write /src/lib.rs
+  fluffy policy explain net.connect packages.example.com:443 --as builder --tag third_party
+  fluffy policy explain fs.write /Cargo.toml --policy draft.yaml --json")]
+    Explain {
+        #[command(flatten)]
+        request: Box<RequestArgs>,
+        /// Assume nothing that was not given
+        #[arg(long)]
+        bare: bool,
+    },
+    /// Ask for a real decision: it is recorded, and the exit code is the answer
+    #[command(after_help = "\
+For scripts and hooks that want our policy to hold for them too. Exits 0 when allowed, 3 when
+denied, 8 when a person has to review it.")]
+    Decide {
+        #[command(flatten)]
+        request: Box<RequestArgs>,
+    },
+    /// Run a table of requests with expected decisions
+    #[command(after_help = "\
+Exits 0 when all hold, 1 when a decision differs, 2 when a file is invalid. The table's schema:
+  fluffy policy schema test")]
+    Test {
+        /// The table (YAML)
+        file: PathBuf,
+    },
+    /// Show which recorded decisions would change between two policies
+    Diff {
+        /// The policy before
+        old: PathBuf,
+        /// The policy after
+        new: PathBuf,
+        /// How many recorded decisions to try
+        #[arg(long, value_name = "N", default_value_t = 1000)]
+        last: usize,
+    },
+    /// Put a policy in force: reviewed, tried against history, pinned by hash
+    #[command(after_help = "\
+Shows what changes for the last recorded decisions, asks, and pins the reviewed copy in your
+state directory. More than five decisions that turn from allow to deny need a typed phrase:
+answer the prompt, or pass it with --confirm.")]
+    Apply {
+        /// The policy file; without it, this project's `.fluffy/policy.yaml`
+        file: Option<PathBuf>,
+        /// How many recorded decisions to try it against
+        #[arg(long, value_name = "N")]
+        last: Option<usize>,
+        /// Answer yes to the review
+        #[arg(long)]
+        yes: bool,
+        /// The phrase that a breaking change asks for
+        #[arg(long, value_name = "PHRASE")]
+        confirm: Option<String>,
+    },
+    /// Print the JSON schema of policy files or test tables
+    Schema {
+        /// Which file's schema
+        #[arg(value_enum, default_value_t = SchemaKind::Policy)]
+        of: SchemaKind,
+    },
+}
+
+/// Which schema to print.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum SchemaKind {
+    /// `.fluffy/policy.yaml`
+    Policy,
+    /// The table of `fluffy policy test`
+    Test,
+}
+
+/// A request as it is typed.
+#[derive(Debug, Args)]
+pub(crate) struct RequestArgs {
+    /// The action: `fs.write`, `net.connect`, …
+    pub(crate) action: String,
+    /// What it acts on: a path from the project's root, `host:port`, `org/app/env`
+    pub(crate) resource: String,
+    /// Who asks
+    #[arg(long = "as", value_name = "NAME", default_value = "agent")]
+    pub(crate) name: String,
+    /// What kind of principal that is
+    #[arg(long, value_enum, default_value_t = KindArg::Agent)]
+    pub(crate) kind: KindArg,
+    /// A trust label of the principal (repeat for more)
+    #[arg(long = "tag", value_name = "TAG")]
+    pub(crate) tags: Vec<String>,
+    /// A capability pattern it holds (repeat for more; default `*`)
+    #[arg(long = "grant", value_name = "PATTERN")]
+    pub(crate) grants: Vec<String>,
+    /// The sandbox it runs in (`sbx_…`)
+    #[arg(long, value_name = "ID")]
+    pub(crate) sandbox: Option<SandboxId>,
+    /// The session's mode
+    #[arg(long)]
+    pub(crate) mode: Option<String>,
+    /// The workflow's state
+    #[arg(long)]
+    pub(crate) state: Option<String>,
+    /// The sandbox template it runs in
+    #[arg(long)]
+    pub(crate) template: Option<String>,
+    /// The sandbox tier it runs on
+    #[arg(long)]
+    pub(crate) tier: Option<String>,
+    /// The tenant it acts in
+    #[arg(long)]
+    pub(crate) tenant: Option<String>,
+    /// How large the write is
+    #[arg(long)]
+    pub(crate) size: Option<ByteSize>,
+    /// How many lines it changes
+    #[arg(long)]
+    pub(crate) lines: Option<u64>,
+    /// Use this policy file instead of the one in force
+    #[arg(long, value_name = "FILE")]
+    pub(crate) policy: Option<PathBuf>,
+}
+
+/// The kinds of principal.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum KindArg {
+    /// An agent session
+    Agent,
+    /// A person
+    User,
+    /// A plugin
+    Plugin,
+    /// A service token
+    Service,
+    /// A node
+    Node,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum AuditCommand {
+    /// List events, newest last
+    Log {
+        #[command(flatten)]
+        ledger: LedgerArg,
+        /// How many of the newest events
+        #[arg(long, value_name = "N", default_value_t = 20)]
+        last: u64,
+        /// Only events of this type (a final `*` stands for anything)
+        #[arg(long = "type", value_name = "TYPE")]
+        event_type: Option<String>,
+        /// Only events from this position on; overrides --last
+        #[arg(long, value_name = "SEQ")]
+        from: Option<u64>,
+    },
+    /// Check every hash, number and signature; exits 7 and names the first bad event
+    #[command(after_help = "\
+Works on the live ledger, on a database file, and on an export, on any machine:
+  fluffy audit verify
+  fluffy audit verify --key ed25519:…                           pin the public key
+  fluffy audit verify --against /mnt/other/witness.txt          catches a rewritten chain
+  fluffy audit verify --ledger export.jsonl.zst")]
+    Verify {
+        #[command(flatten)]
+        ledger: LedgerArg,
+        #[command(flatten)]
+        extent: ExtentArgs,
+        /// Signed checkpoints kept elsewhere (repeat for more)
+        #[arg(long, value_name = "FILE")]
+        against: Vec<PathBuf>,
+        /// The public key that `fluffy init` printed
+        #[arg(long, value_name = "KEY")]
+        key: Option<String>,
+    },
+    /// Write a proof that one event is in the ledger
+    Prove {
+        /// The event's position
+        seq: u64,
+        /// Where to write the proof; standard output without it
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// Check a proof, on a machine that need not have the ledger
+    CheckProof {
+        /// The proof
+        file: PathBuf,
+        /// The public key that `fluffy init` printed
+        #[arg(long, value_name = "KEY")]
+        key: Option<String>,
+    },
+    /// Write events as JSON Lines that `audit verify` accepts
+    Export {
+        #[command(flatten)]
+        ledger: LedgerArg,
+        /// Where to write; a name ending in `.zst` is compressed; standard output without it
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// Follow the ledger as events arrive
+    Tail {
+        #[command(flatten)]
+        ledger: LedgerArg,
+        /// Start at this position instead of now
+        #[arg(long, value_name = "SEQ")]
+        from: Option<u64>,
+        /// Stop after this many events
+        #[arg(long, value_name = "N")]
+        count: Option<u64>,
+    },
+}
+
+/// How much of a ledger to verify.
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+pub(crate) struct ExtentArgs {
+    /// Everything that is at hand, archives included (the default)
+    #[arg(long)]
+    pub(crate) full: bool,
+    /// Only what came after the newest checkpoint
+    #[arg(long)]
+    pub(crate) quick: bool,
+}
+
+impl From<ExtentArgs> for Extent {
+    fn from(args: ExtentArgs) -> Self {
+        if args.quick {
+            Self::SinceCheckpoint
+        } else {
+            Self::Full
+        }
+    }
+}
+
+/// Which ledger.
+#[derive(Debug, Args)]
+pub(crate) struct LedgerArg {
+    /// A ledger's folder, database or export instead of your own
+    #[arg(long, value_name = "PATH")]
+    pub(crate) ledger: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Print every key with its value
+    Show {
+        /// Also print where each value comes from
+        #[arg(long)]
+        origin: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DevCommand {
+    /// Write the generated parts of the documentation
+    Generate {
+        /// Write nothing; fail when a file is not up to date
+        #[arg(long)]
+        check: bool,
+    },
+}

@@ -1,0 +1,33 @@
+//! The `fluffy` binary as a user meets it: exit code, output, errors, files.
+//!
+//! One test binary with a module per command, so that it is linked once. No
+//! test sees the home of the person who runs it, and none calls into the
+//! product's own code where a user would type a command. `site.rs` is the
+//! prepared home and project; start with `tamper.rs` for the attacks.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    missing_docs,
+    reason = "tests"
+)]
+
+mod apply;
+mod audit;
+mod check;
+mod config;
+mod decide;
+mod demo;
+mod explain;
+mod extension;
+mod init;
+mod pin;
+mod proof;
+mod secrets;
+mod shell;
+mod site;
+mod table;
+mod tamper;

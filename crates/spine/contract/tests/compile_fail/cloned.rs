@@ -1,0 +1,7 @@
+//! A permit is used once.
+
+fn twice(permit: fluffy_policy::Permit) -> (fluffy_policy::Permit, fluffy_policy::Permit) {
+    (permit.clone(), permit)
+}
+
+fn main() {}

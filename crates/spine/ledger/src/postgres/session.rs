@@ -1,0 +1,299 @@
+//! Connections: one thread drives them all, any thread may wait for answers.
+//!
+//! Callers block without a runtime of their own, so the engine works the same
+//! from plain threads and from inside somebody else's runtime. No wait is
+//! without end: the server has time limits, and so has the waiting.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::sync::Arc;
+use std::task::Poll;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use futures_util::future::maybe_done;
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use tokio_postgres::{Client, Config, NoTls, Statement};
+
+use super::address::PostgresAddress;
+use super::failure::Failure;
+use crate::wake::block_until;
+
+/// Longer than any statement may run on the server.
+const ANSWER: Duration = Duration::from_secs(90);
+/// How long opening one session may take.
+const CONNECT: Duration = Duration::from_secs(10);
+/// How long a call keeps trying to reach a server that is away.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What every session of the ledger sets. A sane plan for a statement of the
+/// ledger always uses an index; without statistics the planner can't know.
+const SET_UP: &str = "
+SET client_min_messages = warning;
+SET search_path = ledger;
+SET jit = off;
+SET lock_timeout = '5s';
+SET statement_timeout = '30s';
+SET idle_in_transaction_session_timeout = '10s';
+";
+const PLANS: &str = "
+SET enable_seqscan = off;
+SET enable_hashjoin = off;
+SET enable_mergejoin = off;
+SET plan_cache_mode = force_generic_plan;
+";
+/// The operator may ask for more than `on`, never for less.
+const DURABLE: &str = "
+SELECT set_config('synchronous_commit', 'on', false)
+WHERE current_setting('synchronous_commit') IN ('off', 'local', 'remote_write');
+";
+
+/// What a session is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    /// Appending, and creating the tables.
+    Write,
+    /// Reading events.
+    Read,
+    /// Dropping old events, which may take its time.
+    Prune,
+    /// Keeping and querying a view.
+    View,
+}
+
+impl Use {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Write => "fluffy-ledger-writer",
+            Self::Read => "fluffy-ledger-reader",
+            Self::Prune => "fluffy-ledger-prune",
+            Self::View => "fluffy-ledger-view",
+        }
+    }
+
+    fn set_up(self) -> String {
+        match self {
+            Self::Write => format!("{SET_UP}{PLANS}{DURABLE}"),
+            Self::Read => format!("{SET_UP}{PLANS}SET default_transaction_read_only = on;"),
+            Self::Prune => format!("{SET_UP}{DURABLE}SET statement_timeout = '80s';"),
+            // A view that loses its last transactions is only behind.
+            Self::View => format!("{SET_UP}SET synchronous_commit = off;"),
+        }
+    }
+}
+
+/// The way to the server, shared by everything that opens sessions.
+#[derive(Debug, Clone)]
+pub(super) struct Link {
+    driver: Arc<Driver>,
+    address: Arc<PostgresAddress>,
+}
+
+impl Link {
+    pub(super) fn new(address: &PostgresAddress) -> Result<Self, Failure> {
+        Ok(Self {
+            driver: Arc::new(Driver::start()?),
+            address: Arc::new(address.clone()),
+        })
+    }
+
+    pub(super) fn address(&self) -> &PostgresAddress {
+        &self.address
+    }
+
+    /// Where tasks of the engine run.
+    pub(super) fn handle(&self) -> &Handle {
+        &self.driver.handle
+    }
+
+    /// One try to open a session.
+    pub(super) fn connect(&self, usage: Use) -> Result<Session, Failure> {
+        let config = self.address.config(usage.name());
+        let opening = self
+            .handle()
+            .spawn(async move { timeout(CONNECT, open(config, usage)).await });
+        let opened = wait(opening)?.map_err(|_| Failure::Late)?;
+        let client = opened.map_err(|_| Failure::Late)??;
+        Ok(Session {
+            client,
+            statements: HashMap::new(),
+        })
+    }
+
+    /// Opens a session, trying again while the server is away.
+    pub(super) fn connect_patiently(
+        &self,
+        usage: Use,
+        patience: &mut Patience,
+    ) -> Result<Session, Failure> {
+        loop {
+            match self.connect(usage) {
+                Err(failure) if failure.is_passing() && patience.pause() => {}
+                other => return other,
+            }
+        }
+    }
+}
+
+/// Opens a connection, leaves it to the runtime, and sets the session up.
+async fn open(config: Config, usage: Use) -> Result<Client, tokio_postgres::Error> {
+    let (client, connection) = config.connect(NoTls).await?;
+    // Its end shows as a closed client; there is nothing more to say.
+    tokio::spawn(async move { drop(connection.await) });
+    client.batch_execute(&usage.set_up()).await?;
+    Ok(client)
+}
+
+/// A pause that grows, until there is no time left.
+#[derive(Debug)]
+pub(super) struct Patience {
+    deadline: Instant,
+    pause: Duration,
+}
+
+impl Patience {
+    pub(super) fn new(limit: Duration) -> Self {
+        Self {
+            deadline: Instant::now() + limit,
+            pause: Duration::from_millis(10),
+        }
+    }
+
+    /// Waits a little; false, at once, when the time is over.
+    pub(super) fn pause(&mut self) -> bool {
+        if Instant::now() + self.pause > self.deadline {
+            return false;
+        }
+        thread::sleep(self.pause);
+        self.pause = (self.pause * 2).min(Duration::from_millis(500));
+        true
+    }
+}
+
+/// One connection, set up, with the statements it has prepared.
+pub(super) struct Session {
+    client: Client,
+    statements: HashMap<String, Statement>,
+}
+
+impl Session {
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(super) fn client_mut(&mut self) -> &mut Client {
+        &mut self.client
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    /// The prepared statement of this text, which is kept for the next time.
+    pub(super) fn prepare(&mut self, sql: &str) -> Result<Statement, Failure> {
+        // Far more than the ledger's own; a projection that builds its SQL
+        // anew each time must not fill the server.
+        const MAX_STATEMENTS: usize = 256;
+        if let Some(statement) = self.statements.get(sql) {
+            return Ok(statement.clone());
+        }
+        let statement = wait(self.client.prepare(sql))??;
+        if self.statements.len() >= MAX_STATEMENTS {
+            self.statements.clear();
+        }
+        self.statements.insert(sql.to_owned(), statement.clone());
+        Ok(statement)
+    }
+
+    /// Runs statements without parameters.
+    pub(super) fn batch(&self, sql: &str) -> Result<(), Failure> {
+        Ok(wait(self.client.batch_execute(sql))??)
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("closed", &self.client.is_closed())
+            .field("statements", &self.statements.len())
+            .finish()
+    }
+}
+
+/// The thread that drives the connections; ends when nobody needs it.
+#[derive(Debug)]
+struct Driver {
+    handle: Handle,
+    _stop: oneshot::Sender<()>,
+}
+
+impl Driver {
+    fn start() -> Result<Self, Failure> {
+        let runtime = Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()
+            .map_err(Failure::Driver)?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel::<()>();
+        thread::Builder::new()
+            .name("ledger-postgres".to_owned())
+            // Dropping the sender is the signal, so an error is the answer.
+            .spawn(move || drop(runtime.block_on(stopped)))
+            .map_err(Failure::Driver)?;
+        Ok(Self {
+            handle,
+            _stop: stop,
+        })
+    }
+}
+
+/// Blocks this thread until the future is done or [`ANSWER`] has passed.
+pub(super) fn wait<F: Future>(future: F) -> Result<F::Output, Failure> {
+    block_until(future, Instant::now() + ANSWER).ok_or(Failure::Late)
+}
+
+/// Starts all futures in order, so that every request is on its way before
+/// the first answer is awaited; gives the outputs in the same order.
+pub(super) async fn pipeline<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut started: Vec<_> = futures.map(|future| Box::pin(maybe_done(future))).collect();
+    poll_fn(|context| {
+        for future in &mut started {
+            // Whether it is done already is asked again below.
+            let _ = future.as_mut().poll(context);
+        }
+        Poll::Ready(())
+    })
+    .await;
+    let mut outputs = Vec::with_capacity(started.len());
+    for mut future in started {
+        future.as_mut().await;
+        outputs.extend(future.as_mut().take_output());
+    }
+    outputs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn waiting_works_inside_a_runtime_of_somebody_else() {
+        let driver = Driver::start().unwrap();
+        let task = driver.handle.spawn(async {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            7
+        });
+        assert_eq!(wait(task).unwrap().unwrap(), 7);
+    }
+
+    #[test]
+    fn patience_ends() {
+        let mut patience = Patience::new(Duration::from_millis(25));
+        assert!(patience.pause());
+        assert!(!patience.pause());
+    }
+}

@@ -1,0 +1,80 @@
+//! Benchmarks beside peers, as ratios in one run.
+//!
+//! `cargo xtask bench [policy|ipc|…]` builds this with the release profile and
+//! runs it; it exits non-zero when a bar of the specifications is missed.
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a developer's tool that prints"
+)]
+
+mod figure;
+mod ipc;
+mod ledger;
+mod policy;
+mod process;
+mod table;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+use crate::figure::Figure;
+
+fn main() -> ExitCode {
+    // The workers of policy extensions are this program once more.
+    if std::env::args().nth(1).as_deref() == Some(process::WORKER) {
+        return fluffy_script::worker_main();
+    }
+    match run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run() -> Result<bool> {
+    let mut areas: Vec<String> = std::env::args().skip(1).collect();
+    let write = areas
+        .iter()
+        .position(|area| area == "--write")
+        .map(|at| areas.remove(at));
+    if areas.is_empty() || areas.iter().any(|area| area == "all") {
+        areas = AREAS.iter().map(|(name, _)| (*name).to_owned()).collect();
+    }
+    let mut sections = Vec::new();
+    for area in &areas {
+        let Some((name, measure)) = AREAS.iter().find(|(name, _)| name == area) else {
+            let known: Vec<&str> = AREAS.iter().map(|(name, _)| *name).collect();
+            bail!("there is no area `{area}`; use one of {}", known.join(", "));
+        };
+        eprintln!("measuring {name} …");
+        let figures = measure()?;
+        println!("{}", table::text(name, &figures));
+        sections.push((*name, figures));
+    }
+    if write.is_some() {
+        table::write_document(&sections)?;
+    }
+    let missed: Vec<&Figure> = sections
+        .iter()
+        .flat_map(|(_, figures)| figures)
+        .filter(|figure| !figure.holds())
+        .collect();
+    for figure in &missed {
+        eprintln!("missed: {} ({})", figure.what, figure.bar);
+    }
+    Ok(missed.is_empty())
+}
+
+type Measure = fn() -> Result<Vec<Figure>>;
+
+const AREAS: &[(&str, Measure)] = &[
+    ("policy", policy::run),
+    ("ledger", ledger::run),
+    ("ipc", ipc::run),
+    ("process", process::run),
+];

@@ -1,0 +1,18 @@
+//! What tests of several crates share: servers, a clean home, seeds, patience.
+//!
+//! Never a dependency of the product, only a dev-dependency (and one of
+//! `xtask`). Start with [`PrivatePostgres`] for a server of one's own,
+//! [`FreshDatabase`] for a database in the shared one, [`TestContext`] for the
+//! built `fluffy` in a clean home.
+
+mod context;
+mod postgres;
+mod seed;
+mod skip;
+mod wait;
+
+pub use context::{Finished, TestContext};
+pub use postgres::{FreshDatabase, POSTGRES_ENV, PrivatePostgres};
+pub use seed::{CAMPAIGN_ENV, SEED_ENV, Seed, campaign};
+pub use skip::{SKIPS_ENV, record_skip};
+pub use wait::wait_for;

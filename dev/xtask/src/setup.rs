@@ -1,0 +1,181 @@
+//! Installs what the tests need and this machine has not got.
+//!
+//! Through apt, as root or with sudo; where neither works it says exactly what
+//! to install. Never installs what is already there.
+
+use std::process::Command;
+
+use anyhow::Result;
+use fluffy_test_kit::PrivatePostgres;
+
+use crate::output;
+use crate::process::{capture, find_program, run};
+use crate::step::Outcome;
+use crate::workspace::cargo;
+
+/// Something the tests need, and the package that has it.
+struct Need {
+    what: &'static str,
+    package: &'static str,
+    is_there: fn() -> bool,
+}
+
+const NEEDS: &[Need] = &[
+    Need {
+        what: "a C compiler",
+        package: "build-essential",
+        is_there: || find_program("cc").is_some(),
+    },
+    Need {
+        what: "a C++ compiler",
+        package: "build-essential",
+        is_there: || find_program("g++").is_some() || find_program("c++").is_some(),
+    },
+    Need {
+        what: "git",
+        package: "git",
+        is_there: || find_program("git").is_some(),
+    },
+    Need {
+        what: "setpriv",
+        package: "util-linux",
+        is_there: || find_program("setpriv").is_some(),
+    },
+    Need {
+        what: "the PostgreSQL server",
+        package: "postgresql",
+        is_there: || PrivatePostgres::installed().is_ok(),
+    },
+];
+
+/// Installs what is missing.
+pub(crate) fn run_setup() -> Result<Outcome> {
+    if let Some(problem) = install_components() {
+        return Ok(Outcome::Failed(problem));
+    }
+    let missing = missing(NEEDS);
+    if missing.is_empty() {
+        return Ok(Outcome::Passed("nothing is missing".to_owned()));
+    }
+    let packages = packages(&missing);
+    let by_hand = format!("apt-get install {}", packages.join(" "));
+    let Some(prefix) = become_root() else {
+        return Ok(Outcome::Failed(format!(
+            "missing: {}; there is no apt-get, or neither root nor a working sudo; \
+             run as root: {by_hand}",
+            names(&missing)
+        )));
+    };
+    output::line(&format!("installing {}", packages.join(", ")));
+    // A stale list of packages still often knows the package.
+    let _ = run(&mut apt_get(&prefix, &["update"]), "")?;
+    let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
+    arguments.extend(&packages);
+    let installed = run(&mut apt_get(&prefix, &arguments), "")?;
+    let still = self::missing(NEEDS);
+    Ok(match installed {
+        _ if still.is_empty() => Outcome::Passed(format!("installed {}", packages.join(", "))),
+        Outcome::Failed(reason) => Outcome::Failed(format!(
+            "could not install {} ({reason}); install by hand: {by_hand}",
+            names(&still)
+        )),
+        _ => Outcome::Failed(format!(
+            "still missing after `{by_hand}`: {}",
+            names(&still)
+        )),
+    })
+}
+
+fn missing(needs: &[Need]) -> Vec<&Need> {
+    needs.iter().filter(|need| !(need.is_there)()).collect()
+}
+
+fn names(needs: &[&Need]) -> String {
+    let names: Vec<&str> = needs.iter().map(|need| need.what).collect();
+    names.join(", ")
+}
+
+fn packages(needs: &[&Need]) -> Vec<&'static str> {
+    let mut packages: Vec<&str> = needs.iter().map(|need| need.package).collect();
+    packages.sort_unstable();
+    packages.dedup();
+    packages
+}
+
+/// The words in front of a command that make it run as root.
+fn become_root() -> Option<Vec<&'static str>> {
+    find_program("apt-get")?;
+    if rustix::process::geteuid().is_root() {
+        return Some(Vec::new());
+    }
+    find_program("sudo")?;
+    if output::is_interactive() {
+        return Some(vec!["sudo"]);
+    }
+    // Nobody is there to type a password.
+    capture(Command::new("sudo").args(["-n", "true"])).map(|_| vec!["sudo", "-n"])
+}
+
+fn apt_get(prefix: &[&str], arguments: &[&str]) -> Command {
+    let mut words = prefix.iter().chain(&["env"]);
+    let mut command = Command::new(words.next().copied().unwrap_or("env"));
+    command
+        .args(words)
+        .args(["DEBIAN_FRONTEND=noninteractive", "apt-get"])
+        .args(["-o", "DPkg::Lock::Timeout=300"])
+        .args(arguments);
+    command
+}
+
+/// Adds rustfmt and clippy to the toolchain; the text says what is missing.
+fn install_components() -> Option<String> {
+    let there = |name: &str| capture(cargo().args([name, "--version"])).is_some();
+    let all = || there("fmt") && there("clippy");
+    if all() {
+        return None;
+    }
+    let added = capture(Command::new("rustup").args(["component", "add", "rustfmt", "clippy"]));
+    (added.is_none() || !all()).then(|| {
+        "rustfmt or clippy is missing and rustup could not add it; \
+         run: rustup component add rustfmt clippy"
+            .to_owned()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn need(what: &'static str, package: &'static str, is_there: fn() -> bool) -> Need {
+        Need {
+            what,
+            package,
+            is_there,
+        }
+    }
+
+    #[test]
+    fn only_what_is_missing_is_installed_and_once() {
+        let needs = [
+            need("one", "b", || false),
+            need("two", "a", || true),
+            need("three", "b", || false),
+        ];
+        let missing = missing(&needs);
+        assert_eq!(packages(&missing), ["b"]);
+        assert_eq!(names(&missing), "one, three");
+    }
+
+    #[test]
+    fn apt_is_never_asked_to_ask() {
+        let words = |prefix: &[&str]| {
+            let command = apt_get(prefix, &["update"]);
+            let words = std::iter::once(command.get_program()).chain(command.get_args());
+            let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+            words.join(" ")
+        };
+        let tail = "env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 update";
+        assert_eq!(words(&[]), tail);
+        assert_eq!(words(&["sudo", "-n"]), format!("sudo -n {tail}"));
+    }
+}

@@ -1,0 +1,191 @@
+//! Runs all tests, with a private PostgreSQL beside them.
+//!
+//! Uses nextest where it is installed, else `cargo test`; both print every
+//! failure. Doctests are a step of their own, because nextest has none.
+
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use fluffy_test_kit::{CAMPAIGN_ENV, POSTGRES_ENV, PrivatePostgres, SKIPS_ENV};
+
+use crate::output;
+use crate::process::{Ended, find_program, run, run_and_keep};
+use crate::step::Outcome;
+use crate::workspace::Workspace;
+
+/// How long the campaigns among the tests are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Length {
+    /// About a tenth: what CI runs.
+    Tenth,
+    /// All of it: what `cargo xtask accept` runs.
+    Full,
+}
+
+/// Runs the tests of all crates.
+pub(crate) fn run_tests(workspace: &Workspace) -> Result<Outcome> {
+    run_packages(workspace, &["--workspace"], Length::Tenth)
+}
+
+/// Runs the examples in the documentation of all libraries.
+pub(crate) fn run_doctests(workspace: &Workspace) -> Result<Outcome> {
+    conclude(&mut workspace.cargo(&["test", "--workspace", "--doc", "--no-fail-fast"]))
+}
+
+/// Runs tests while a private PostgreSQL is there for them.
+///
+/// `packages` are the words by which cargo chooses them.
+pub(crate) fn run_packages(
+    workspace: &Workspace,
+    packages: &[&str],
+    length: Length,
+) -> Result<Outcome> {
+    let nextest = find_program("cargo-nextest").is_some();
+    let mut command = if nextest {
+        workspace.cargo(&["nextest", "run", "--no-fail-fast"])
+    } else {
+        workspace.cargo(&["test", "--tests", "--no-fail-fast"])
+    };
+    command.args(packages);
+    if length == Length::Full {
+        command.env(CAMPAIGN_ENV, "full");
+        if nextest {
+            command.args(["--profile", "accept"]);
+        }
+    }
+    let postgres = PrivatePostgres::start().context("cannot start a private PostgreSQL")?;
+    output::line(&postgres.version()?);
+    let folder = tempfile::TempDir::new().context("cannot make a folder")?;
+    let skips = folder.path().join("skips");
+    command.env(SKIPS_ENV, &skips);
+    let outcome = conclude(command.env(POSTGRES_ENV, postgres.url()))?;
+    let skips = std::fs::read_to_string(&skips).unwrap_or_default();
+    Ok(with_skips(outcome, &skips))
+}
+
+/// Runs any command while a private PostgreSQL is there for it.
+pub(crate) fn run_other(program: &str, arguments: &[String]) -> Result<Outcome> {
+    let postgres = PrivatePostgres::start().context("cannot start a private PostgreSQL")?;
+    let mut command = Command::new(program);
+    run(
+        command.args(arguments).env(POSTGRES_ENV, postgres.url()),
+        "",
+    )
+}
+
+/// Adds the tests that could not run on this machine to the note.
+fn with_skips(outcome: Outcome, skips: &str) -> Outcome {
+    for line in skips.lines() {
+        output::line(&format!("skipped {line}"));
+    }
+    match (outcome, skips.lines().count()) {
+        (Outcome::Passed(note), count) if count > 0 => {
+            Outcome::Passed(format!("{note}, of which {count} skipped (see above)"))
+        }
+        (outcome, _) => outcome,
+    }
+}
+
+fn conclude(command: &mut Command) -> Result<Outcome> {
+    let (ended, lines) = run_and_keep(command, is_result)?;
+    Ok(judge(ended, &Count::of(&lines)))
+}
+
+fn judge(ended: Ended, count: &Count) -> Outcome {
+    match (ended, count.passed + count.failed) {
+        // A filter that fits nothing must not look like success.
+        (Ended::Well, 0) => Outcome::Failed("no test was run".to_owned()),
+        (Ended::Well, _) => Outcome::Passed(format!("{} passed", count.passed)),
+        (Ended::Badly, 0) => Outcome::Failed("the tests could not be run".to_owned()),
+        (Ended::Badly, _) => Outcome::Failed(format!(
+            "{} failed, {} passed; see above",
+            count.failed, count.passed
+        )),
+    }
+}
+
+/// Whether a line has the numbers of a finished run.
+fn is_result(line: &str) -> bool {
+    line.starts_with("test result: ")
+        || line.contains(" tests run: ")
+        || line.contains(" test run: ")
+}
+
+/// How many tests ended how.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Count {
+    passed: u64,
+    failed: u64,
+}
+
+impl Count {
+    /// Adds up the results of `cargo test` and of nextest.
+    fn of(lines: &[String]) -> Self {
+        let mut count = Self::default();
+        for line in lines {
+            let words: Vec<&str> = line
+                .split(|c: char| !c.is_alphanumeric())
+                .filter(|word| !word.is_empty())
+                .collect();
+            for pair in words.windows(2) {
+                if let [number, kind] = pair
+                    && let Ok(number) = number.parse::<u64>()
+                {
+                    match *kind {
+                        "passed" => count.passed += number,
+                        "failed" | "timed" | "exec" => count.failed += number,
+                        _ => {}
+                    }
+                }
+            }
+        }
+        count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_of_both_runners_are_added_up() {
+        let lines = [
+            "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 7 filtered out",
+            "test result: FAILED. 10 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out",
+            "Summary [   0.312s] 15 tests run: 12 passed (1 slow), 3 failed, 4 skipped",
+        ];
+        assert!(lines.iter().all(|line| is_result(line)));
+        let lines = lines.map(str::to_owned);
+        let wanted = Count {
+            passed: 25,
+            failed: 5,
+        };
+        assert_eq!(Count::of(&lines), wanted);
+        assert!(!is_result("test results::x ... ok"));
+    }
+
+    #[test]
+    fn skipped_tests_are_counted() {
+        let passed = || Outcome::Passed("9 passed".to_owned());
+        assert_eq!(with_skips(passed(), ""), passed());
+        assert_eq!(
+            with_skips(passed(), "one: no KVM\ntwo: no KVM\n"),
+            Outcome::Passed("9 passed, of which 2 skipped (see above)".to_owned())
+        );
+        let failed = Outcome::Failed("1 failed".to_owned());
+        assert_eq!(with_skips(failed.clone(), "one: no KVM\n"), failed);
+    }
+
+    #[test]
+    fn a_run_without_a_test_is_no_success() {
+        let count = |passed, failed| Count { passed, failed };
+        let failed = |reason: &str| Outcome::Failed(reason.to_owned());
+        assert_eq!(judge(Ended::Well, &count(0, 0)), failed("no test was run"));
+        let broken = failed("the tests could not be run");
+        assert_eq!(judge(Ended::Badly, &count(0, 0)), broken);
+        let some = failed("1 failed, 3 passed; see above");
+        assert_eq!(judge(Ended::Badly, &count(3, 1)), some);
+        let fine = Outcome::Passed("3 passed".to_owned());
+        assert_eq!(judge(Ended::Well, &count(3, 0)), fine);
+    }
+}
