@@ -1,8 +1,8 @@
 //! Decide and record: the only way to a permit.
 //!
-//! A deny or a review is on disk before the caller hears of it; an allow is
-//! handed to the ledger first and never waits for the disk. Either way a
-//! decision that the ledger does not take is a refusal.
+//! A deny or a review is on disk before the caller hears of it; an ordinary
+//! allow is handed to the ledger first and waits for the disk only while that
+//! fails. Either way a decision that the ledger does not take is a refusal.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -298,11 +298,23 @@ impl Gate {
             draft_for(&request.principal, "policy.decision", payload).occurred_at(decision.at());
         let mut drafts = vec![draft];
         drafts.extend(token_event(request, decision));
-        if let (Verdict::Allow, [draft]) = (decision.verdict(), drafts.as_slice()) {
+        // While the storage fails, an allow waits for the disk like everything
+        // else: nothing is permitted on the strength of a buffer that may be
+        // lost. What the platform records is on disk first, always.
+        let may_wait = !self.ledger.is_failing() && is_operational(request.principal.kind);
+        if let (Verdict::Allow, true, [draft]) = (decision.verdict(), may_wait, &*drafts) {
             return Ok(SeqRef::Pending(self.ledger.record(draft.clone())?));
         }
         let appended = self.ledger.append_blocking(Batch::new(drafts))?;
         Ok(SeqRef::Known(appended.first_seq))
+    }
+}
+
+/// Whether an allow for such a principal may sit in the ledger's buffer.
+const fn is_operational(kind: PrincipalKind) -> bool {
+    match kind {
+        PrincipalKind::User | PrincipalKind::Agent | PrincipalKind::Plugin => true,
+        PrincipalKind::Service | PrincipalKind::Node => false,
     }
 }
 

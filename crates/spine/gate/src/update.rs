@@ -74,6 +74,9 @@ impl Gate {
     /// # Errors
     /// It is invalid, or history cannot be read.
     pub fn propose(&self, bundle: Bundle, last: usize) -> Result<Proposal, ProposeError> {
+        // Decisions still in the buffer belong to history too; if they cannot
+        // be written, a trial on what is on disk is still true.
+        let _ = self.ledger.flush_blocking();
         let fresh = LoadedPolicy::with_project(&self.places, bundle.clone(), &self.clock)
             .map_err(ProposeError::Invalid)?;
         let events = decision_events(&self.ledger, last).map_err(ProposeError::History)?;

@@ -252,6 +252,13 @@ impl Ledger {
         self.shared.queue.backlog()
     }
 
+    /// Whether the storage failed last time and has not worked since. What is
+    /// recorded now would sit in the buffer until it does.
+    #[must_use]
+    pub fn is_failing(&self) -> bool {
+        self.shared.queue.is_failing()
+    }
+
     /// The events from `from` on, in order and without a hole; at most
     /// `limit` and about four megabytes. Empty at the end of the chain.
     ///

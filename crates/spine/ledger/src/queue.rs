@@ -151,6 +151,11 @@ impl Queue {
         self.lock().events
     }
 
+    /// Whether the last commit failed, and none has succeeded since.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.lock().failing
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use fluffy_ledger::{Durability, Ledger};
+use fluffy_ledger::{Durability, Ledger, LedgerOptions};
 
 use super::bare::{Bare, Unsaved, transactions};
 use super::load::{Done, Kind, crowd, signed, storm};
@@ -28,33 +28,64 @@ const DURABLE: Kind = Kind {
 pub(super) fn run() -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for threads in [1, 4] {
-        let what = format!("append, SQLite, operational, {threads} threads");
-        let bar = Bar::PerSecond(100_000.0);
-        figures.push(beside_bare(what, BUFFERED, bar, |ledger| {
-            record(ledger, threads)
-        })?);
+        let case = Case {
+            what: format!("append, SQLite, operational, {threads} threads"),
+            kind: BUFFERED,
+            bar: Bar::PerSecond(100_000.0),
+            checkpoints: Checkpoints::Signed,
+        };
+        figures.push(beside_bare(case, |ledger| record(ledger, threads))?);
     }
+    let unsigned = Case {
+        what: "append, SQLite, operational, no checkpoints".to_owned(),
+        kind: BUFFERED,
+        bar: Bar::Inform,
+        checkpoints: Checkpoints::None,
+    };
+    figures.push(beside_bare(unsigned, |ledger| record(ledger, 1))?);
     figures.push(one_record()?);
-    let what = "append, SQLite, security, 16 writers".to_owned();
-    let durable = |ledger: &Ledger| storm(ledger, DURABLE, 16, ROUND);
-    figures.push(beside_bare(
-        what,
-        DURABLE,
-        Bar::TimesReference(0.7),
-        durable,
-    )?);
+    let durable = Case {
+        what: "append, SQLite, security, 16 writers".to_owned(),
+        kind: DURABLE,
+        bar: Bar::TimesReference(0.7),
+        checkpoints: Checkpoints::Signed,
+    };
+    let writers = |ledger: &Ledger| storm(ledger, DURABLE, 16, ROUND);
+    figures.push(beside_bare(durable, writers)?);
     Ok(figures)
 }
 
-/// A load on the ledger and bare inserts in equal batches, in turns.
-fn beside_bare(
+/// One line of the table that has bare SQLite beside it.
+struct Case {
     what: String,
     kind: Kind,
     bar: Bar,
-    load: impl Fn(&Ledger) -> Result<Done>,
-) -> Result<Figure> {
+    checkpoints: Checkpoints,
+}
+
+/// Whether the ledger signs checkpoints.
+enum Checkpoints {
+    /// As the product does.
+    Signed,
+    /// Not at all, to see what they cost.
+    None,
+}
+
+/// A load on the ledger and bare inserts in equal batches, in turns.
+fn beside_bare(case: Case, load: impl Fn(&Ledger) -> Result<Done>) -> Result<Figure> {
+    let Case {
+        what,
+        kind,
+        bar,
+        checkpoints,
+    } = case;
     let directory = tempfile::tempdir()?;
-    let ledger = open(directory.path())?;
+    let ledger = match checkpoints {
+        Checkpoints::Signed => open(directory.path())?,
+        Checkpoints::None => {
+            Ledger::open(&directory.path().join("ledger"), LedgerOptions::default())?
+        }
+    };
     let mut bare = Bare::beside(directory.path(), kind)?;
     let (mut ours, mut reference, mut groups) = (Vec::new(), Vec::new(), Vec::new());
     let turn = || -> Result<(Done, u64)> {

@@ -32,12 +32,7 @@ fn generation(number: usize) -> Bundle {
         "// {number}\nexport const actions = [\"net.connect\"];\nexport function evaluate(r) {{ return \"pass\"; }}\n"
     );
     Bundle {
-        // Long, so that many kills hit the writing.
-        policy: format!(
-            "# {number}\n{}{}",
-            "# padding\n".repeat(100_000),
-            three_ways()
-        ),
+        policy: format!("# {number}\n{}", three_ways()),
         extensions: BTreeMap::from([("guard".to_owned(), script)]),
     }
 }

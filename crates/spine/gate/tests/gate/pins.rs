@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use fluffy_base::Digest;
@@ -332,4 +333,31 @@ fn updates_at_the_same_time_take_turns() {
         assert!(bundles.contains(&current));
         assert_eq!(stage.gate.policy().pinned, Some(current.digest()));
     }
+}
+
+#[test]
+fn whoever_reads_during_updates_sees_one_whole_policy() {
+    let stage = Stage::with_rules(&three_ways());
+    let both = [three_ways(), open_wide()].map(Bundle::of_rules);
+    let (done, reads) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let pins = stage.pins();
+    thread::scope(|scope| {
+        let readers = [(); 2].map(|()| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let current = pins.current().unwrap().unwrap();
+                    assert!(both.contains(&current));
+                    reads.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        });
+        for bundle in both.iter().cycle().take(200) {
+            pins.pin(approved_permit(&stage), bundle).unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+        for reader in readers {
+            reader.join().unwrap();
+        }
+    });
+    assert!(reads.into_inner() > 0);
 }
