@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod exit;
+pub mod json;
 pub mod printer;
 pub mod report;
 pub mod sanitize;
@@ -22,6 +23,7 @@ mod wrap;
 
 pub use excerpt::Excerpt;
 pub use exit::ExitCode;
+pub use json::sorted;
 pub use printer::{
     ColorWish, Format, PrintError, Printer, PrinterOptions, SharedWriter, Verbosity,
 };

@@ -13,6 +13,7 @@ use anstream::{AutoStream, ColorChoice};
 use serde::Serialize;
 
 use crate::exit::ExitCode;
+use crate::json::sorted;
 use crate::report::Report;
 use crate::sanitize::{json_line, sanitize_for_terminal, sanitize_line};
 use crate::style::{Styling, Tone};
@@ -198,7 +199,7 @@ impl Printer {
     /// # Errors
     /// As [`Printer::data`]; or the value has no JSON form.
     pub fn json(&self, value: &impl Serialize) -> Result<(), PrintError> {
-        let value = serde_json::to_value(value).map_err(PrintError::Json)?;
+        let value = sorted(serde_json::to_value(value).map_err(PrintError::Json)?);
         self.data.line(&json_line(&value))
     }
 

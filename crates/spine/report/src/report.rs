@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::excerpt::Excerpt;
 use crate::exit::ExitCode;
+use crate::json::sorted;
 use crate::sanitize::sanitize_for_terminal;
 use crate::style::{Styling, Tone};
 use crate::wrap::wrap;
@@ -143,14 +144,14 @@ impl Report {
             json!({ "file": place.file(), "line": line, "column": column, "what": what })
         };
         let at: Vec<Value> = self.at.iter().map(place).collect();
-        json!({ "error": {
+        sorted(json!({ "error": {
             "code": self.code,
             "exit": self.exit.number(),
             "what": self.what,
             "why": self.why,
             "fix": self.fix,
             "at": at,
-        }})
+        }}))
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use clap::CommandFactory;
 use fluffy_policy::schema;
-use fluffy_report::{ExitCode, Report};
+use fluffy_report::{ExitCode, Report, sorted};
 
 use crate::args::{Cli, DevCommand};
 use crate::command::Outcome;
@@ -59,11 +59,11 @@ fn files() -> Vec<(&'static str, String)> {
         ),
         (
             "policy.schema.json",
-            format!("{:#}\n", schema::policy_schema()),
+            format!("{:#}\n", sorted(schema::policy_schema())),
         ),
         (
             "policy-test.schema.json",
-            format!("{:#}\n", schema::test_table_schema()),
+            format!("{:#}\n", sorted(schema::test_table_schema())),
         ),
     ]
 }

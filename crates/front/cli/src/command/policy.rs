@@ -16,7 +16,7 @@ use fluffy_gate::bundle::read_text;
 use fluffy_gate::{Bundle, PinStore, PolicyPlaces};
 use fluffy_policy::schema;
 use fluffy_policy::starter::STARTER;
-use fluffy_report::{ExitCode, Report};
+use fluffy_report::{ExitCode, Report, sorted};
 
 use crate::args::{PolicyCommand, SchemaKind};
 use crate::command::Outcome;
@@ -56,6 +56,7 @@ fn print_schema(session: &Session, of: SchemaKind) -> Outcome {
         SchemaKind::Policy => schema::policy_schema(),
         SchemaKind::Test => schema::test_table_schema(),
     };
+    let schema = sorted(schema);
     // A schema is JSON either way; without --json it is laid out for reading.
     if session.json() {
         session.printer.json(&schema)?;
