@@ -68,13 +68,14 @@ pub(crate) fn run_campaigns(workspace: &Workspace, name: Option<&str>) -> Result
 /// Builds the benchmarks for release and runs those of one area, or `all`.
 pub(crate) fn bench(workspace: &Workspace, area: &str) -> Result<Outcome> {
     // Built first: a server that idles during a build is in the way of others.
-    let arguments = ["build", "--release", "--package", "fluffy-bench"];
+    let packages = ["--package", "fluffy-bench", "--package", "fluffy-cli"];
+    let arguments = [&["build", "--release"][..], &packages].concat();
     let built = run(&mut workspace.cargo(&arguments), "")?;
     if let Outcome::Failed(_) = built {
         return Ok(built);
     }
     let mut command = workspace.cargo(&["run", "--release", "--quiet", "--package"]);
-    command.args(["fluffy-bench", "--", area]);
+    command.args(["fluffy-bench", "--", area, "--write"]);
     let needs_server = matches!(area, "ledger" | "all");
     let postgres = needs_server
         .then(PrivatePostgres::start)

@@ -9,7 +9,7 @@ use crate::suite::STEPS;
 pub(crate) const USAGE: &str = "\
 cargo xtask test [--only STEP]…       set up, check and test everything (what CI runs)
 cargo xtask accept [NAME]             run the long campaigns at full length
-cargo xtask bench [AREA]              measure: policy, ledger, ipc or all (release build)
+cargo xtask bench [AREA]              measure: policy, ledger, ipc, process or all; writes docs/benchmarks.md
 cargo xtask fuzz [TARGET] [--minutes N]  fuzz one parser, or all in turn
 cargo xtask with-postgres COMMAND…    run a command while a private PostgreSQL is there
 cargo xtask docs                      check the book, and build it where mdbook is installed
@@ -79,9 +79,11 @@ impl Task {
             ("bench", []) => Ok(Self::Bench {
                 area: "all".to_owned(),
             }),
-            ("bench", [area @ ("policy" | "ledger" | "ipc" | "all")]) => Ok(Self::Bench {
-                area: (*area).to_owned(),
-            }),
+            ("bench", [area @ ("policy" | "ledger" | "ipc" | "process" | "all")]) => {
+                Ok(Self::Bench {
+                    area: (*area).to_owned(),
+                })
+            }
             ("fuzz", options) => parse_fuzz(options),
             ("with-postgres", [program, rest @ ..]) => Ok(Self::WithPostgres {
                 program: (*program).to_owned(),
