@@ -106,9 +106,12 @@ fn judge(ended: Ended, count: &Count) -> Outcome {
 
 /// Whether a line has the numbers of a finished run.
 fn is_result(line: &str) -> bool {
-    line.starts_with("test result: ")
-        || line.contains(" tests run: ")
-        || line.contains(" test run: ")
+    line.starts_with("test result: ") || is_summary(line)
+}
+
+/// Whether a line is nextest's sum of a whole run.
+fn is_summary(line: &str) -> bool {
+    line.contains(" tests run: ") || line.contains(" test run: ")
 }
 
 /// How many tests ended how.
@@ -119,10 +122,12 @@ struct Count {
 }
 
 impl Count {
-    /// Adds up the results of `cargo test` and of nextest.
+    /// Adds up the results of `cargo test`, or takes those of nextest, which
+    /// shows the `test result` of every failed test once more.
     fn of(lines: &[String]) -> Self {
+        let summaries = lines.iter().any(|line| is_summary(line));
         let mut count = Self::default();
-        for line in lines {
+        for line in lines.iter().filter(|line| !summaries || is_summary(line)) {
             let words: Vec<&str> = line
                 .split(|c: char| !c.is_alphanumeric())
                 .filter(|word| !word.is_empty())
@@ -148,20 +153,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_of_both_runners_are_added_up() {
+    fn results_of_cargo_test_are_added_up() {
         let lines = [
             "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 7 filtered out",
             "test result: FAILED. 10 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out",
+        ];
+        let expected = Count {
+            passed: 13,
+            failed: 2,
+        };
+        assert_eq!(Count::of(&lines.map(str::to_owned)), expected);
+    }
+
+    #[test]
+    fn the_summary_of_nextest_counts_alone() {
+        let lines = [
+            "test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 34 filtered out",
             "Summary [   0.312s] 15 tests run: 12 passed (1 slow), 3 failed, 4 skipped",
         ];
-        assert!(lines.iter().all(|line| is_result(line)));
-        let lines = lines.map(str::to_owned);
-        let wanted = Count {
-            passed: 25,
-            failed: 5,
+        let expected = Count {
+            passed: 12,
+            failed: 3,
         };
-        assert_eq!(Count::of(&lines), wanted);
-        assert!(!is_result("test results::x ... ok"));
+        assert_eq!(Count::of(&lines.map(str::to_owned)), expected);
     }
 
     #[test]

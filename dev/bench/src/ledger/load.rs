@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use fluffy_ledger::{
-    Actor, Aggregate, Batch, Domain, Draft, Durability, Ledger, LedgerOptions, Signing,
+    Actor, Aggregate, AppendError, Batch, Domain, Draft, Durability, Ledger, LedgerOptions, Signing,
 };
 use serde_json::json;
+use tokio::runtime::Builder;
 
 /// How many aggregates get events in turn.
 const AGGREGATES: u64 = 100;
@@ -117,15 +118,35 @@ pub(super) fn crowd(
 }
 
 /// Appends events one by one, each durable before the next, for this long.
+///
+/// The writers are tasks of one runtime, as the requests of a server are.
 pub(super) fn storm(ledger: &Ledger, kind: Kind, writers: u64, time: Duration) -> Result<Done> {
-    crowd(writers, |writer| {
-        let deadline = Instant::now() + time;
+    let runtime = Builder::new_current_thread().build()?;
+    let start = Instant::now();
+    let deadline = start + time;
+    let tasks: Vec<_> = (0..writers)
+        .map(|writer| {
+            let ledger = ledger.clone();
+            runtime.spawn(async move {
+                let mut events = 0;
+                while Instant::now() < deadline {
+                    let number = writer * 1_000_000 + events;
+                    ledger.append(kind.draft(number)).await?;
+                    events += 1;
+                }
+                Ok::<u64, AppendError>(events)
+            })
+        })
+        .collect();
+    let events = runtime.block_on(async {
         let mut events = 0;
-        while Instant::now() < deadline {
-            let number = writer * 1_000_000 + events;
-            ledger.append_blocking(kind.draft(number))?;
-            events += 1;
+        for task in tasks {
+            events += task.await??;
         }
-        Ok(events)
+        Ok::<u64, anyhow::Error>(events)
+    })?;
+    Ok(Done {
+        events,
+        time: start.elapsed(),
     })
 }
