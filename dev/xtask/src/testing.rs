@@ -171,6 +171,8 @@ mod tests {
             "test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 34 filtered out",
             "Summary [   0.312s] 15 tests run: 12 passed (1 slow), 3 failed, 4 skipped",
         ];
+        assert!(lines.iter().all(|line| is_result(line)));
+        assert!(!is_result("test results::x ... ok"));
         let expected = Count {
             passed: 12,
             failed: 3,

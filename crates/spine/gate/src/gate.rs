@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 use fluffy_base::{Clock, Digest};
 use fluffy_ledger::{
-    Actor, ActorKind, Aggregate, AppendError, Batch, Domain, Draft, Ledger, SeqRef,
+    Actor, ActorKind, Aggregate, AppendError, Batch, Domain, Draft, Durability, Ledger, SeqRef,
 };
 use fluffy_policy::decision::TokenOutcome;
 use fluffy_policy::record::DecisionRecord;
 use fluffy_policy::token::{Evaluation, Issued, Presented, Terms, Token, TokenVault};
 use fluffy_policy::{
-    Decision, Permit, Principal, PrincipalKind, Refusal, Request, Verdict, token::IssueTokenError,
+    Decision, Permit, Principal, PrincipalKind, Refusal, Request, token::IssueTokenError,
 };
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
@@ -298,23 +298,18 @@ impl Gate {
             draft_for(&request.principal, "policy.decision", payload).occurred_at(decision.at());
         let mut drafts = vec![draft];
         drafts.extend(token_event(request, decision));
-        // While the storage fails, an allow waits for the disk like everything
-        // else: nothing is permitted on the strength of a buffer that may be
-        // lost. What the platform records is on disk first, always.
-        let may_wait = !self.ledger.is_failing() && is_operational(request.principal.kind);
-        if let (Verdict::Allow, true, [draft]) = (decision.verdict(), may_wait, &*drafts) {
+        // Only what the ledger itself calls operational may wait in its buffer,
+        // and nothing while the storage fails: a permit must not rest on a
+        // buffer that may be lost.
+        let may_wait = !self.ledger.is_failing()
+            && drafts
+                .iter()
+                .all(|draft| draft.durability() == Durability::Operational);
+        if let (true, [draft]) = (may_wait, &*drafts) {
             return Ok(SeqRef::Pending(self.ledger.record(draft.clone())?));
         }
         let appended = self.ledger.append_blocking(Batch::new(drafts))?;
         Ok(SeqRef::Known(appended.first_seq))
-    }
-}
-
-/// Whether an allow for such a principal may sit in the ledger's buffer.
-const fn is_operational(kind: PrincipalKind) -> bool {
-    match kind {
-        PrincipalKind::User | PrincipalKind::Agent | PrincipalKind::Plugin => true,
-        PrincipalKind::Service | PrincipalKind::Node => false,
     }
 }
 

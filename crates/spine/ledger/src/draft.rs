@@ -224,6 +224,16 @@ impl Draft {
         self
     }
 
+    /// The class it has at least; see [`crate::class`].
+    #[must_use]
+    pub fn durability(&self) -> Durability {
+        match &self.payload {
+            Value::Object(fields) => durability_of(self.domain, &self.event_type, fields),
+            // Refused later on; until then nobody may take it for harmless.
+            _ => Durability::Security,
+        }
+    }
+
     /// Checks every field and makes the canonical payload.
     pub(crate) fn prepare(self, now: Timestamp) -> Result<Prepared, DraftError> {
         let durability = self.check()?;

@@ -5,7 +5,7 @@ use fluffy_ledger::class::{Durability, durability_of};
 use fluffy_ledger::{
     Actor, Aggregate, AppendError, Domain, Draft, Ledger, LedgerOptions, SeqRef, StoreError,
 };
-use fluffy_policy::Request;
+use fluffy_policy::{PrincipalKind, Request};
 use fluffy_test_kit::record_skip;
 use serde_json::{Value, json};
 
@@ -56,6 +56,18 @@ fn an_allow_yields_a_permit_that_later_events_can_name() {
         recorded.as_object().unwrap(),
     );
     assert_eq!(class, Durability::Operational);
+}
+
+#[test]
+fn an_allow_of_the_platform_is_on_disk_before_the_caller_hears_of_it() {
+    let stage = Stage::with_rules(&three_ways());
+    let mut request = write("/src/a.rs");
+    request.principal.kind = PrincipalKind::Service;
+    let granted = stage.gate.authorize(&request).unwrap();
+    let SeqRef::Known(seq) = granted.decision else {
+        panic!("it sits in the buffer");
+    };
+    assert_eq!(at(&stage.on_disk(), seq).domain, Domain::Platform);
 }
 
 #[test]
