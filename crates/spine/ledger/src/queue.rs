@@ -74,6 +74,11 @@ struct State {
     failing: bool,
     /// After a failure, when to try again without being asked.
     retry_at: Option<Instant>,
+    /// The writer sleeps, and nobody has woken it yet: waking it once is
+    /// enough, and each time costs a system call.
+    asleep: bool,
+    /// How many wait for space.
+    crowded_out: usize,
     closing: bool,
 }
 
@@ -115,10 +120,12 @@ impl Queue {
                     events: state.events,
                 });
             }
+            state.crowded_out += 1;
             state = self
                 .space
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
+            state.crowded_out -= 1;
         }
         if state.closing {
             return Err(AppendError::Closed);
@@ -133,7 +140,9 @@ impl Queue {
         // The writer has to hear of the first event to set its alarm, and of
         // the one that fills the buffer; in between it may sleep on.
         let filled = before < BUFFER_EVENTS && state.events >= BUFFER_EVENTS;
-        if state.urgent || idle || filled {
+        if state.asleep && (state.urgent || idle || filled) {
+            state.asleep = false;
+            drop(state);
             self.work.notify_one();
         }
         Ok(())
@@ -174,11 +183,13 @@ impl Queue {
                 return None;
             }
             let pause = due.map_or(IDLE, |due| due.saturating_duration_since(now).min(IDLE));
+            state.asleep = true;
             let (guard, timeout) = self
                 .work
                 .wait_timeout(state, pause)
                 .unwrap_or_else(PoisonError::into_inner);
             state = guard;
+            state.asleep = false;
             if timeout.timed_out() && state.waiting.is_empty() {
                 return Some(Vec::new());
             }
@@ -207,7 +218,9 @@ impl Queue {
         } else {
             state.oldest = Some(Instant::now());
         }
-        self.space.notify_all();
+        if state.crowded_out > 0 {
+            self.space.notify_all();
+        }
         group
     }
 
@@ -361,9 +374,11 @@ fn lose(commands: &[(Command, Reply)]) {
     }
 }
 
-fn acknowledge(commands: Vec<Command>, replies: Vec<Reply>, head: &Head) {
-    for (command, reply) in commands.into_iter().zip(replies) {
-        match command.verdict {
+/// Answers everybody in one go, so that who is woken by the first answer
+/// finds the others too; the events are freed after that.
+fn acknowledge(mut commands: Vec<Command>, replies: Vec<Reply>, head: &Head) {
+    for (command, reply) in commands.iter_mut().zip(replies) {
+        match std::mem::take(&mut command.verdict) {
             Verdict::Refused(error) => {
                 command.ticket.iter().for_each(Ticket::lose);
                 reply.send(Err(error));

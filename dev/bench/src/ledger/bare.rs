@@ -33,6 +33,16 @@ impl Unsaved {
 const INSERT: &str = "INSERT INTO events VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, \
     ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22)";
 
+/// Whether the bare table has the ledger's index by aggregate, which makes
+/// versions unique.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Indexes {
+    /// An equal table.
+    Same,
+    /// Rows alone.
+    None,
+}
+
 /// One connection that inserts rows like a ledger's.
 pub(super) struct Bare {
     connection: Connection,
@@ -43,9 +53,16 @@ pub(super) struct Bare {
 
 impl Bare {
     /// An empty table like the one of the ledger in `directory`, beside it.
-    pub(super) fn beside(directory: &Path, kind: Kind) -> Result<Self> {
+    pub(super) fn beside(directory: &Path, kind: Kind, indexes: Indexes) -> Result<Self> {
+        let types = match indexes {
+            Indexes::Same => "'table', 'index'",
+            Indexes::None => "'table'",
+        };
         let table: String = read_only(&directory.join(DATABASE))?.query_row(
-            "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = 'events'",
+            &format!(
+                "SELECT group_concat(sql, ';' ORDER BY type DESC) FROM sqlite_schema \
+                 WHERE type IN ({types}) AND tbl_name = 'events' AND sql IS NOT NULL"
+            ),
             [],
             |row| row.get(0),
         )?;

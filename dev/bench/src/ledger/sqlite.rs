@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use fluffy_ledger::{Durability, Ledger, LedgerOptions};
 
-use super::bare::{Bare, Unsaved, transactions};
+use super::bare::{Bare, Indexes, Unsaved, transactions};
 use super::load::{Done, Kind, crowd, signed, storm};
 use crate::figure::{Bar, Figure, Samples, Show};
 
@@ -33,6 +33,7 @@ pub(super) fn run() -> Result<Vec<Figure>> {
             kind: BUFFERED,
             bar: Bar::PerSecond(100_000.0),
             checkpoints: Checkpoints::Signed,
+            indexes: Indexes::Same,
         };
         figures.push(beside_bare(case, |ledger| record(ledger, threads))?);
     }
@@ -41,17 +42,25 @@ pub(super) fn run() -> Result<Vec<Figure>> {
         kind: BUFFERED,
         bar: Bar::Inform,
         checkpoints: Checkpoints::None,
+        indexes: Indexes::Same,
     };
     figures.push(beside_bare(unsigned, |ledger| record(ledger, 1))?);
     figures.push(one_record()?);
-    let durable = Case {
-        what: "append, SQLite, security, 16 writers".to_owned(),
-        kind: DURABLE,
-        bar: Bar::TimesReference(0.7),
-        checkpoints: Checkpoints::Signed,
-    };
-    let writers = |ledger: &Ledger| storm(ledger, DURABLE, 16, ROUND);
-    figures.push(beside_bare(durable, writers)?);
+    // The bar is beside an equal table; rows alone are shown for comparison.
+    for (indexes, bar) in [
+        (Indexes::Same, Bar::TimesReference(0.7)),
+        (Indexes::None, Bar::Inform),
+    ] {
+        let durable = Case {
+            what: "append, SQLite, security, 16 writers".to_owned(),
+            kind: DURABLE,
+            bar,
+            checkpoints: Checkpoints::Signed,
+            indexes,
+        };
+        let writers = |ledger: &Ledger| storm(ledger, DURABLE, 16, ROUND);
+        figures.push(beside_bare(durable, writers)?);
+    }
     Ok(figures)
 }
 
@@ -61,6 +70,7 @@ struct Case {
     kind: Kind,
     bar: Bar,
     checkpoints: Checkpoints,
+    indexes: Indexes,
 }
 
 /// Whether the ledger signs checkpoints.
@@ -78,6 +88,7 @@ fn beside_bare(case: Case, load: impl Fn(&Ledger) -> Result<Done>) -> Result<Fig
         kind,
         bar,
         checkpoints,
+        indexes,
     } = case;
     let directory = tempfile::tempdir()?;
     let ledger = match checkpoints {
@@ -86,7 +97,7 @@ fn beside_bare(case: Case, load: impl Fn(&Ledger) -> Result<Done>) -> Result<Fig
             Ledger::open(&directory.path().join("ledger"), LedgerOptions::default())?
         }
     };
-    let mut bare = Bare::beside(directory.path(), kind)?;
+    let mut bare = Bare::beside(directory.path(), kind, indexes)?;
     let (mut ours, mut reference, mut groups) = (Vec::new(), Vec::new(), Vec::new());
     let turn = || -> Result<(Done, u64)> {
         let before = transactions(directory.path())?;
@@ -116,7 +127,13 @@ fn beside_bare(case: Case, load: impl Fn(&Ledger) -> Result<Done>) -> Result<Fig
     Ok(Figure {
         what,
         ours: Samples::new(ours, Show::Rate),
-        reference: Some((format!("bare SQLite by {group}"), reference)),
+        reference: Some((
+            match indexes {
+                Indexes::Same => format!("bare SQLite by {group}, equal table"),
+                Indexes::None => format!("bare SQLite by {group}, without its index"),
+            },
+            reference,
+        )),
         bar,
     })
 }

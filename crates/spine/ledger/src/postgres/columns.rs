@@ -9,8 +9,9 @@ use super::integer;
 use crate::event::Event;
 use crate::row::{COLUMNS, RowRef};
 
-/// `INSERT` of many rows, with one array per column as its parameters.
-pub(super) fn insert() -> String {
+/// `INSERT` of many rows, with one array per column as its parameters, for
+/// each row of `condition`.
+pub(super) fn insert_if(condition: &str) -> String {
     let arrays: Vec<String> = COLUMNS
         .iter()
         .enumerate()
@@ -18,7 +19,7 @@ pub(super) fn insert() -> String {
         .collect();
     let columns = COLUMNS.join(", ");
     let arrays = arrays.join(", ");
-    format!("INSERT INTO events ({columns}) SELECT * FROM unnest({arrays})")
+    format!("INSERT INTO events ({columns}) SELECT new.* FROM {condition}, unnest({arrays}) AS new")
 }
 
 fn type_of(column: &str) -> &'static str {
@@ -84,7 +85,7 @@ impl<'e> Columns<'e> {
         self.hash.push(event.hash.as_bytes());
     }
 
-    /// The parameters of [`insert`], in order.
+    /// The parameters of [`insert_if`], in order.
     pub(super) fn params(&self) -> [&(dyn ToSql + Sync); COLUMNS.len()] {
         [
             &self.seq,

@@ -91,6 +91,11 @@ impl Failure {
     pub(super) fn leaves_commit_open(&self) -> bool {
         self.server_error().is_none_or(is_fatal)
     }
+
+    /// Whether a statement that is a transaction by itself may have happened.
+    pub(super) fn leaves_transaction_open(&self) -> bool {
+        self.leaves_statement_open() || self.server_error().is_some_and(is_fatal)
+    }
 }
 
 fn is_fatal(error: &DbError) -> bool {

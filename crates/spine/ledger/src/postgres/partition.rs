@@ -21,7 +21,7 @@ pub(super) fn ensure(session: &Session, span: u64, first: u64, last: u64) -> Res
     let (from, to) = (index_of(first, span), index_of(last, span));
     for index in from..=to {
         let sql = format!("SELECT to_regclass('ledger.events_{index}') IS NOT NULL");
-        let row = wait(session.client().query_one(sql.as_str(), &[]))??;
+        let row = session.wait(session.client().query_one(sql.as_str(), &[]))??;
         if !row.try_get::<_, bool>(0)? {
             create(session, span, index)?;
         }

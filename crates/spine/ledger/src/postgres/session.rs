@@ -1,8 +1,9 @@
 //! Connections: one thread drives them all, any thread may wait for answers.
 //!
 //! Callers block without a runtime of their own, so the engine works the same
-//! from plain threads and from inside somebody else's runtime. No wait is
-//! without end: the server has time limits, and so has the waiting.
+//! from plain threads and from inside somebody else's runtime. Only the writer
+//! drives its connection itself, which spares two hand-overs per answer. No
+//! wait is without end: the server has time limits, and so has the waiting.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,8 +14,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use futures_util::future::maybe_done;
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
+use tokio::task::yield_now;
 use tokio::time::timeout;
 use tokio_postgres::{Client, Config, NoTls, Statement};
 
@@ -120,6 +122,22 @@ impl Link {
         Ok(Session {
             client,
             statements: HashMap::new(),
+            own: None,
+        })
+    }
+
+    /// One try to open a session that is driven by whoever waits on it.
+    ///
+    /// Must not be called, and the session not be waited on, inside a runtime.
+    pub(super) fn connect_here(&self, usage: Use) -> Result<Session, Failure> {
+        let runtime = runtime()?;
+        let config = self.address.config(usage.name());
+        let opening = async { timeout(CONNECT, open(config, usage)).await };
+        let client = runtime.block_on(opening).map_err(|_| Failure::Late)??;
+        Ok(Session {
+            client,
+            statements: HashMap::new(),
+            own: Some(OwnRuntime(Some(runtime))),
         })
     }
 
@@ -129,12 +147,7 @@ impl Link {
         usage: Use,
         patience: &mut Patience,
     ) -> Result<Session, Failure> {
-        loop {
-            match self.connect(usage) {
-                Err(failure) if failure.is_passing() && patience.pause() => {}
-                other => return other,
-            }
-        }
+        patience.retry(|| self.connect(usage))
     }
 }
 
@@ -162,6 +175,19 @@ impl Patience {
         }
     }
 
+    /// Tries again while the failure may pass and there is time.
+    pub(super) fn retry<T>(
+        &mut self,
+        attempt: impl Fn() -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        loop {
+            match attempt() {
+                Err(failure) if failure.is_passing() && self.pause() => {}
+                other => return other,
+            }
+        }
+    }
+
     /// Waits a little; false, at once, when the time is over.
     pub(super) fn pause(&mut self) -> bool {
         if Instant::now() + self.pause > self.deadline {
@@ -177,6 +203,20 @@ impl Patience {
 pub(super) struct Session {
     client: Client,
     statements: HashMap<String, Statement>,
+    /// What drives the connection, if it is not the common thread.
+    own: Option<OwnRuntime>,
+}
+
+/// A runtime that may be dropped anywhere.
+struct OwnRuntime(Option<Runtime>);
+
+impl Drop for OwnRuntime {
+    fn drop(&mut self) {
+        // Waiting for its end would panic inside a runtime of somebody else.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 impl Session {
@@ -200,7 +240,7 @@ impl Session {
         if let Some(statement) = self.statements.get(sql) {
             return Ok(statement.clone());
         }
-        let statement = wait(self.client.prepare(sql))??;
+        let statement = self.wait(self.client.prepare(sql))??;
         if self.statements.len() >= MAX_STATEMENTS {
             self.statements.clear();
         }
@@ -210,7 +250,32 @@ impl Session {
 
     /// Runs statements without parameters.
     pub(super) fn batch(&self, sql: &str) -> Result<(), Failure> {
-        Ok(wait(self.client.batch_execute(sql))??)
+        Ok(self.wait(self.client.batch_execute(sql))??)
+    }
+
+    /// Blocks until a request of this session is done, or [`ANSWER`] has passed.
+    pub(super) fn wait<F: Future>(&self, request: F) -> Result<F::Output, Failure> {
+        match self.runtime() {
+            Some(runtime) => runtime
+                .block_on(async { timeout(ANSWER, request).await })
+                .map_err(|_| Failure::Late),
+            None => wait(request),
+        }
+    }
+
+    /// Takes in what the server said unasked, above all that it hung up.
+    pub(super) fn catch_up(&self) {
+        if let Some(runtime) = self.runtime() {
+            // The first turn finds the news, the second hands it on.
+            runtime.block_on(async {
+                yield_now().await;
+                yield_now().await;
+            });
+        }
+    }
+
+    fn runtime(&self) -> Option<&Runtime> {
+        self.own.as_ref()?.0.as_ref()
     }
 }
 
@@ -232,11 +297,7 @@ struct Driver {
 
 impl Driver {
     fn start() -> Result<Self, Failure> {
-        let runtime = Builder::new_current_thread()
-            .enable_io()
-            .enable_time()
-            .build()
-            .map_err(Failure::Driver)?;
+        let runtime = runtime()?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<()>();
         thread::Builder::new()
@@ -249,6 +310,15 @@ impl Driver {
             _stop: stop,
         })
     }
+}
+
+/// A runtime that the thread which waits on it drives.
+fn runtime() -> Result<Runtime, Failure> {
+    Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build()
+        .map_err(Failure::Driver)
 }
 
 /// Blocks this thread until the future is done or [`ANSWER`] has passed.

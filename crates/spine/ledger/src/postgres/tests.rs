@@ -17,9 +17,9 @@ use super::session::{Link, Use};
 use super::{PostgresAddress, Store};
 use crate::chain::{Command, Genesis, Head, Verdict};
 use crate::class::Durability;
-use crate::draft::Draft;
+use crate::draft::{Draft, Expected};
 use crate::engine::{Anchor, Edition, Engine};
-use crate::error::StoreError;
+use crate::error::{AppendError, StoreError};
 use crate::event::{Actor, Aggregate, Domain};
 use crate::export::ExportOptions;
 use crate::ledger::{Ledger, LedgerOptions};
@@ -372,6 +372,85 @@ fn a_full_disk_stores_nothing_and_passes() {
         .unwrap();
     let head = writer.commit(&mut commands, Durability::Security).unwrap();
     assert_eq!((head.seq, positions(&store, 1).len()), (7, 7));
+}
+
+#[test]
+fn a_head_that_others_moved_is_never_built_upon() {
+    let (database, store) = open();
+    let other = Store::open(&address(&database), &genesis(2)).unwrap();
+    let mut writers = [store.writer().unwrap(), other.writer().unwrap()];
+    let mut seq = 0;
+    // Long enough alone to stop asking where the head is, then the other one;
+    // the last steps reach into the next partition.
+    for (turn, events) in [1, 2, 3, 4, 1, 1, 1, 1, 700, 500, 5]
+        .into_iter()
+        .enumerate()
+    {
+        for durability in [Durability::Security, Durability::Operational] {
+            let writer = &mut writers[usize::from([4, 6, 9].contains(&turn))];
+            let mut commands = [command(events)];
+            let head = writer.commit(&mut commands, durability).unwrap();
+            seq += u64::try_from(events).unwrap();
+            assert_eq!(head.seq, seq, "turn {turn}");
+        }
+    }
+    assert_eq!(positions(&store, 1), (1..=seq).collect::<Vec<_>>());
+    drop(store);
+    let ledger = Ledger::open_postgres(&address(&database), LedgerOptions::default()).unwrap();
+    let report = ledger.verify(&VerifyOptions::default()).unwrap();
+    assert_eq!((report.verdict, report.events), (Ok(()), seq));
+}
+
+#[test]
+fn a_conflict_names_the_version_that_others_made() {
+    let (database, store) = open();
+    let other = Store::open(&address(&database), &genesis(2)).unwrap();
+    let mut writer = store.writer().unwrap();
+    for _ in 0..4 {
+        writer
+            .commit(&mut [command(1)], Durability::Security)
+            .unwrap();
+    }
+    append(&other, 1);
+    let expecting = |version| {
+        let aggregate = Aggregate::new("session", "s0");
+        let domain = Domain::Agent;
+        let expected = vec![Expected {
+            domain,
+            aggregate,
+            version,
+        }];
+        Command {
+            expected,
+            ..command(1)
+        }
+    };
+    let mut commands = [expecting(4), expecting(5)];
+    let head = writer.commit(&mut commands, Durability::Security).unwrap();
+    assert_eq!(head.seq, 6);
+    assert!(matches!(
+        commands[0].verdict,
+        Verdict::Refused(AppendError::Conflict { current: 5, .. })
+    ));
+    assert!(matches!(commands[1].verdict, Verdict::Sealed));
+}
+
+#[tokio::test]
+async fn a_ledger_is_opened_used_and_dropped_inside_a_runtime() {
+    let database = FreshDatabase::create().unwrap();
+    let ledger = Ledger::open_postgres(&address(&database), LedgerOptions::default()).unwrap();
+    let draft = || {
+        Draft::new(
+            Domain::Agent,
+            Aggregate::new("session", "s"),
+            "tool.execute",
+            Actor::system("test"),
+        )
+    };
+    for seq in 1..=4 {
+        assert_eq!(ledger.append(draft()).await.unwrap().last_seq, seq);
+    }
+    drop(Engine::writer(&ledger.shared.engine).unwrap());
 }
 
 #[test]

@@ -32,6 +32,8 @@ pub(crate) struct Writer {
     wal: PathBuf,
     durability: Durability,
     versions: Versions,
+    /// Something may have been committed without waiting for the disk.
+    unflushed: bool,
     since_checkpoint: Unsaved,
     insert: String,
 }
@@ -53,6 +55,7 @@ impl Writer {
             wal: wal.into(),
             durability: Durability::Security,
             versions: Versions::default(),
+            unflushed: true,
             since_checkpoint: Unsaved::default(),
             insert: insert_sql(),
         })
@@ -86,6 +89,10 @@ impl Writer {
         }
         transaction.commit().map_err(store_error)?;
         self.versions.committed(&head);
+        if head.seq > before {
+            // A durable commit takes all of the WAL before it to the disk.
+            self.unflushed = durability == Durability::Operational;
+        }
         let events = usize::try_from(head.seq - before).unwrap_or(usize::MAX);
         self.since_checkpoint.count(events);
         Ok(head)
@@ -93,12 +100,17 @@ impl Writer {
 
     /// See [`crate::engine::Writer::sync`].
     pub(crate) fn sync(&mut self) -> Result<(), StoreError> {
-        match File::open(&self.wal) {
-            Ok(wal) => wal.sync_data().map_err(StoreError::other),
-            // Without a WAL everything is in the database, which SQLite syncs.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(StoreError::other(error)),
+        if !self.unflushed {
+            return Ok(());
         }
+        match File::open(&self.wal) {
+            Ok(wal) => wal.sync_data().map_err(StoreError::other)?,
+            // Without a WAL everything is in the database, which SQLite syncs.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(StoreError::other(error)),
+        }
+        self.unflushed = false;
+        Ok(())
     }
 
     /// See [`crate::engine::Writer::maintain`].
