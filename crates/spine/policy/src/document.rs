@@ -16,6 +16,7 @@ use crate::host::{HostPattern, HostPatternError};
 use crate::lint;
 use crate::reader::{Fields, Measure, Placed, Reader};
 use crate::rule::{Condition, Constraints, Effect, Label, Origin, Rule};
+use crate::templates::{self, AddedTemplate};
 use crate::word::Category;
 use crate::yaml::{self, Node, Value};
 
@@ -26,6 +27,7 @@ pub(crate) const FILE_FIELDS: &[&str] = &[
     "version",
     "capabilities",
     "network_allow",
+    "templates",
     "tdd_exemptions",
     "sanitize",
 ];
@@ -55,6 +57,7 @@ pub struct PolicyFile {
     pub(crate) rules: Vec<Rule>,
     exemptions: BTreeMap<Category, GlobSet>,
     sanitize: Vec<String>,
+    templates: Vec<AddedTemplate>,
     warnings: Vec<Diagnostic>,
 }
 
@@ -80,6 +83,7 @@ impl PolicyFile {
             rules: body.rules,
             exemptions: body.exemptions,
             sanitize: body.sanitize,
+            templates: body.templates,
             warnings,
         })
     }
@@ -95,6 +99,7 @@ impl PolicyFile {
             rules,
             exemptions: BTreeMap::new(),
             sanitize: Vec::new(),
+            templates: Vec::new(),
             warnings: Vec::new(),
         }
     }
@@ -123,6 +128,12 @@ impl PolicyFile {
         self.exemptions.get(&category)
     }
 
+    /// The templates of sandboxes that it adds.
+    #[must_use]
+    pub fn templates(&self) -> &[AddedTemplate] {
+        &self.templates
+    }
+
     /// The policy's own shapes of secrets, as regular expressions.
     #[must_use]
     pub fn sanitize_patterns(&self) -> &[String] {
@@ -136,6 +147,7 @@ struct Body {
     rules: Vec<Rule>,
     exemptions: BTreeMap<Category, GlobSet>,
     sanitize: Vec<String>,
+    templates: Vec<AddedTemplate>,
 }
 
 struct FileReader<'r> {
@@ -162,6 +174,9 @@ impl FileReader<'_> {
         }
         if let Some(node) = fields.get("tdd_exemptions") {
             body.exemptions = self.exemptions(node).unwrap_or_default();
+        }
+        if let Some(node) = fields.get("templates") {
+            body.templates = self.templates(node).unwrap_or_default();
         }
         if let Some(node) = fields.get("sanitize") {
             body.sanitize = self.sanitize(node).unwrap_or_default();
@@ -452,6 +467,19 @@ impl FileReader<'_> {
             });
         }
         Some(rules)
+    }
+
+    fn templates(&mut self, node: &Node<'_>) -> Option<Vec<AddedTemplate>> {
+        if self.origin == Origin::Organisation {
+            self.reader.findings.error(
+                node.place,
+                "an organisation's file cannot add templates",
+                "it can only narrow what users and projects allow",
+                "move the templates to the user's or the project's file",
+            );
+            return None;
+        }
+        templates::read(self.reader, node)
     }
 
     fn exemptions(&mut self, node: &Node<'_>) -> Option<BTreeMap<Category, GlobSet>> {

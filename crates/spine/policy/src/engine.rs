@@ -5,6 +5,7 @@
 //! later layers. It reads no clock and no file: the caller brings the time and
 //! the extensions. [`crate::rule`] judges a single rule.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use crate::request::Request;
 use crate::rule::{Effect, Label, Origin, Outcome, Rule};
 use crate::starter;
 use crate::subject::{Facts, Subject};
+use crate::templates::AddedTemplate;
 use crate::token::{Presented, Redeemed, TokenVault};
 
 /// The texts that a policy consists of.
@@ -41,6 +43,7 @@ pub struct Sources<'a> {
 pub struct Engine {
     builtins: Vec<Rule>,
     rules: Vec<Rule>,
+    templates: Vec<AddedTemplate>,
     index: Index,
     warnings: Vec<Diagnostic>,
     digest: Digest,
@@ -86,16 +89,24 @@ impl Engine {
             .iter()
             .flat_map(|file| file.warnings().iter().cloned());
         let warnings = warnings.collect();
+        let templates = added_templates(&files);
         let rules: Vec<Rule> = files.into_iter().flat_map(|file| file.rules).collect();
         Self {
             builtins: builtins.rules,
             index: Index::build(&rules),
             rules,
+            templates,
             warnings,
             digest,
             epoch,
             labels: DecisionLabels::default(),
         }
+    }
+
+    /// The templates of sandboxes that the sources add to the built-in ones.
+    #[must_use]
+    pub fn templates(&self) -> &[AddedTemplate] {
+        &self.templates
     }
 
     /// What is legal but pointless in the sources.
@@ -393,4 +404,12 @@ impl DecisionLabels {
         let random = (high << 64 | low) & ((1 << 80) - 1);
         DecisionId::from_bits((millis & ((1 << 48) - 1)) << 80 | random)
     }
+}
+/// A template of the project takes the place of the user's of the same name.
+fn added_templates(files: &[PolicyFile]) -> Vec<AddedTemplate> {
+    let mut named = BTreeMap::new();
+    for template in files.iter().flat_map(PolicyFile::templates) {
+        named.insert(template.name.clone(), template.clone());
+    }
+    named.into_values().collect()
 }

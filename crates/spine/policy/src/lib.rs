@@ -86,6 +86,7 @@ pub mod schema;
 pub mod starter;
 pub mod subject;
 pub mod table;
+pub mod templates;
 pub mod token;
 pub mod trial;
 mod window;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use schemars::{JsonSchema, Schema, json_schema};
 use serde_json::Value;
 
-use crate::word::{Category, Mode, State, Tier};
+use crate::word::{Category, Mode, Network, State, Tier};
 
 /// The schema of a policy file.
 #[must_use]
@@ -43,6 +43,8 @@ shapes! {
         capabilities: Option<Vec<Rule>>,
         /// Hosts that may be reached, by group: `host:port`, `*.` for subdomains.
         network_allow: Option<BTreeMap<String, OneOrMany<String>>>,
+        /// Templates of sandboxes, each based on a built-in one.
+        templates: Option<BTreeMap<String, AddedTemplate>>,
         /// Paths that may change without a test first, by category.
         tdd_exemptions: Option<BTreeMap<Category, OneOrMany<String>>>,
         /// Further shapes of secrets to remove from output.
@@ -103,6 +105,27 @@ shapes! {
         max_lines: Option<u64>,
         /// Only from this tier or a stronger one.
         min_tier: Option<Tier>,
+    }
+
+    /// A template of sandboxes: what differs from the one it is based on.
+    struct AddedTemplate {
+        /// A built-in template.
+        based_on: String,
+        /// The weakest tier it accepts.
+        tier: Option<Tier>,
+        /// What it can reach.
+        network: Option<Network>,
+        /// Memory of all its processes together.
+        memory: Option<Size>,
+        /// Processors, such as `0.5`.
+        #[schemars(schema_with = "text_or_number")]
+        cpu: Option<String>,
+        /// Processes and threads at once.
+        pids: Option<u32>,
+        /// How long it may run, such as `5m`.
+        time: Option<String>,
+        /// What it may write to its layer.
+        disk: Option<Size>,
     }
 
     /// Shapes of secrets.
@@ -210,6 +233,10 @@ enum Kind {
     Plugin,
     Service,
     Node,
+}
+
+fn text_or_number(_: &mut schemars::SchemaGenerator) -> Schema {
+    json_schema!({ "type": ["string", "number"] })
 }
 
 fn version(_: &mut schemars::SchemaGenerator) -> Schema {

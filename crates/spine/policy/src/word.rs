@@ -112,6 +112,16 @@ words! {
         Microvm = "microvm",
     }
 
+    /// What a sandbox can reach.
+    Network, "network" {
+        /// Nothing.
+        None = "none",
+        /// Its own loopback.
+        Loopback = "loopback",
+        /// Allowed hosts, through the egress proxy.
+        Restricted = "restricted",
+    }
+
     /// What may be changed without a test first, when it is granted.
     Category, "category of exemptions" {
         /// Configuration files.
