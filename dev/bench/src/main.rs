@@ -8,11 +8,13 @@
     reason = "a developer's tool that prints"
 )]
 
+mod container;
 mod figure;
 mod ipc;
 mod ledger;
 mod policy;
 mod process;
+mod sandbox;
 mod table;
 
 use std::process::ExitCode;
@@ -25,6 +27,11 @@ fn main() -> ExitCode {
     // The workers of policy extensions are this program once more.
     if std::env::args().nth(1).as_deref() == Some(process::WORKER) {
         return fluffy_script::worker_main();
+    }
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let worker = fluffy_sandbox::worker::run(&arguments);
+    if let Some(ended) = worker.or_else(|| fluffy_container::worker::run(&arguments)) {
+        return ended;
     }
     match run() {
         Ok(true) => ExitCode::SUCCESS,
@@ -77,4 +84,5 @@ const AREAS: &[(&str, Measure)] = &[
     ("ledger", ledger::run),
     ("ipc", ipc::run),
     ("process", process::run),
+    ("sandbox", sandbox::run),
 ];

@@ -6,6 +6,7 @@
 //! tests replay them, `cargo xtask fuzz` looks for more.
 
 mod base;
+mod egress;
 mod ipc;
 mod ledger;
 mod policy;
@@ -39,6 +40,10 @@ pub const TARGETS: &[Target] = &[
         run: ledger::checkpoint,
     },
     Target {
+        name: "client_hello",
+        run: egress::client_hello,
+    },
+    Target {
         name: "config_toml",
         run: text::config_toml,
     },
@@ -69,6 +74,10 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "redaction",
         run: text::redaction,
+    },
+    Target {
+        name: "request_head",
+        run: egress::request_head,
     },
     Target {
         name: "terminal",

@@ -2,16 +2,21 @@
 //!
 //! Never a dependency of the product, only a dev-dependency (and one of
 //! `xtask`). Start with [`PrivatePostgres`] for a server of one's own,
-//! [`FreshDatabase`] for a database in the shared one, [`TestContext`] for the
-//! built `fluffy` in a clean home.
+//! [`FreshDatabase`] for a database in the shared one, [`EngineKind`] for a
+//! container engine, [`TestContext`] for the built `fluffy` in a clean home.
 
+mod account;
 mod context;
+mod engine;
+mod permit;
 mod postgres;
 mod seed;
 mod skip;
 mod wait;
 
 pub use context::{Finished, TestContext};
+pub use engine::{EngineKind, PrivateEngine, TestEngine};
+pub use permit::permit;
 pub use postgres::{FreshDatabase, POSTGRES_ENV, PrivatePostgres};
 pub use seed::{CAMPAIGN_ENV, SEED_ENV, Seed, campaign};
 pub use skip::{SKIPS_ENV, record_skip};

@@ -6,6 +6,7 @@
 use anyhow::{Context, Result, bail};
 use fluffy_test_kit::{POSTGRES_ENV, PrivatePostgres};
 
+use crate::engines::Engines;
 use crate::fuzz;
 use crate::process::run;
 use crate::step::{Outcome, Record};
@@ -83,6 +84,11 @@ pub(crate) fn bench(workspace: &Workspace, area: &str) -> Result<Outcome> {
         .context("cannot start a private PostgreSQL")?;
     if let Some(postgres) = &postgres {
         command.env(POSTGRES_ENV, postgres.url());
+    }
+    let needs_engines = matches!(area, "sandbox" | "all");
+    let engines = needs_engines.then(Engines::start).transpose()?;
+    if let Some(engines) = &engines {
+        engines.tell(&mut command);
     }
     run(&mut command, "all bars are kept")
 }

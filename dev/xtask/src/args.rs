@@ -9,9 +9,10 @@ use crate::suite::STEPS;
 pub(crate) const USAGE: &str = "\
 cargo xtask test [--only STEP]…       set up, check and test everything (what CI runs)
 cargo xtask accept [NAME]             run the long campaigns at full length
-cargo xtask bench [AREA]              measure: policy, ledger, ipc, process or all; writes docs/benchmarks.md
+cargo xtask bench [AREA]              measure: policy, ledger, ipc, process, sandbox or all; writes docs/benchmarks.md
 cargo xtask fuzz [TARGET] [--minutes N]  fuzz one parser, or all in turn
 cargo xtask with-postgres COMMAND…    run a command while a private PostgreSQL is there
+cargo xtask with-engines COMMAND…     run a command while a private Docker and Podman are there
 cargo xtask docs                      check the book, and build it where mdbook is installed
 cargo xtask check-layers              check which crate depends on which
 cargo xtask check-permits             check that effects take a permit";
@@ -53,6 +54,13 @@ pub(crate) enum Task {
         /// Its arguments.
         arguments: Vec<String>,
     },
+    /// Run a command with private container engines.
+    WithEngines {
+        /// The program.
+        program: String,
+        /// Its arguments.
+        arguments: Vec<String>,
+    },
     /// Check the direction of dependencies.
     CheckLayers,
     /// Check the list of effectful functions.
@@ -79,13 +87,17 @@ impl Task {
             ("bench", []) => Ok(Self::Bench {
                 area: "all".to_owned(),
             }),
-            ("bench", [area @ ("policy" | "ledger" | "ipc" | "process" | "all")]) => {
+            ("bench", [area @ ("policy" | "ledger" | "ipc" | "process" | "sandbox" | "all")]) => {
                 Ok(Self::Bench {
                     area: (*area).to_owned(),
                 })
             }
             ("fuzz", options) => parse_fuzz(options),
             ("with-postgres", [program, rest @ ..]) => Ok(Self::WithPostgres {
+                program: (*program).to_owned(),
+                arguments: rest.iter().map(|word| (*word).to_owned()).collect(),
+            }),
+            ("with-engines", [program, rest @ ..]) => Ok(Self::WithEngines {
                 program: (*program).to_owned(),
                 arguments: rest.iter().map(|word| (*word).to_owned()).collect(),
             }),
@@ -186,6 +198,7 @@ mod tests {
             ("test --fast", "--fast"),
             ("bench cheese", "cheese"),
             ("with-postgres", "with-postgres"),
+            ("with-engines", "with-engines"),
             ("fuzz a b", "`b`"),
             ("fuzz --minutes 0", "`0`"),
             ("fuzz --minutes", "--minutes"),

@@ -8,6 +8,7 @@ mod accept;
 mod args;
 mod deny;
 mod docs;
+mod engines;
 mod fuzz;
 mod headers;
 mod layers;
@@ -61,6 +62,7 @@ fn perform(task: &Task) -> anyhow::Result<Outcome> {
         Task::Bench { area } => accept::bench(&workspace, area),
         Task::Fuzz { target, minutes } => fuzz::run_long(&workspace, target.as_deref(), *minutes),
         Task::WithPostgres { program, arguments } => testing::run_other(program, arguments),
+        Task::WithEngines { program, arguments } => engines::run_other(program, arguments),
         Task::CheckLayers => layers::check(&workspace),
         Task::CheckPermits => permits::check(&workspace),
         Task::Docs => docs::build(&workspace),

@@ -3,6 +3,7 @@
 //! Through apt, as root or with sudo; where neither works it says exactly what
 //! to install. Never installs what is already there.
 
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::Result;
@@ -46,6 +47,66 @@ const NEEDS: &[Need] = &[
         package: "postgresql",
         is_there: || PrivatePostgres::installed().is_ok(),
     },
+    Need {
+        what: "the Docker engine",
+        package: "docker.io",
+        is_there: || has_server("dockerd") && has_server("containerd"),
+    },
+    Need {
+        what: "the docker command",
+        package: "docker.io",
+        is_there: || find_program("docker").is_some(),
+    },
+    Need {
+        what: "Podman",
+        package: "podman",
+        is_there: || find_program("podman").is_some(),
+    },
+    Need {
+        what: "runc",
+        package: "runc",
+        is_there: || has_server("runc"),
+    },
+    Need {
+        what: "newuidmap",
+        package: "uidmap",
+        is_there: || find_program("newuidmap").is_some(),
+    },
+    Need {
+        what: "fuse-overlayfs",
+        package: "fuse-overlayfs",
+        is_there: || find_program("fuse-overlayfs").is_some(),
+    },
+    Need {
+        what: "bwrap",
+        package: "bubblewrap",
+        is_there: || find_program("bwrap").is_some(),
+    },
+    Need {
+        what: "a static busybox",
+        package: "busybox-static",
+        is_there: || find_program("busybox").is_some(),
+    },
+    Need {
+        what: "curl",
+        package: "curl",
+        is_there: || find_program("curl").is_some(),
+    },
+    Need {
+        what: "Python with pytest",
+        package: "python3-pytest",
+        is_there: || has_module("pytest"),
+    },
+    Need {
+        what: "Python with pip",
+        package: "python3-pip",
+        is_there: || has_module("pip"),
+    },
+    Need {
+        what: "npm",
+        package: "npm",
+        is_there: || find_program("npm").is_some(),
+    },
 ];
 
 /// Installs what is missing.
@@ -84,6 +145,18 @@ pub(crate) fn run_setup() -> Result<Outcome> {
             names(&still)
         )),
     })
+}
+
+/// Whether a server's program is on PATH, or where only root's PATH leads.
+fn has_server(name: &str) -> bool {
+    let root_only = ["/usr/sbin", "/sbin"].map(|folder| Path::new(folder).join(name));
+    find_program(name).is_some() || root_only.iter().any(|file| file.is_file())
+}
+
+/// Whether the system's Python, the one that sandboxes see, has a module.
+fn has_module(name: &str) -> bool {
+    capture(Command::new("/usr/bin/python3").args(["-I", "-c", &format!("import {name}")]))
+        .is_some()
 }
 
 fn missing(needs: &[Need]) -> Vec<&Need> {

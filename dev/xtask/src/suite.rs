@@ -81,7 +81,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "tests",
-        meaning: "all tests, with a real PostgreSQL",
+        meaning: "all tests, with real servers beside them",
         run: testing::run_tests,
     },
     Step {

@@ -1,4 +1,4 @@
-//! Runs all tests, with a private PostgreSQL beside them.
+//! Runs all tests, with private servers beside them.
 //!
 //! Uses nextest where it is installed, else `cargo test`; both print every
 //! failure. Doctests are a step of their own, because nextest has none.
@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use fluffy_test_kit::{CAMPAIGN_ENV, POSTGRES_ENV, PrivatePostgres, SKIPS_ENV};
 
+use crate::engines::Engines;
 use crate::output;
 use crate::process::{Ended, find_program, run, run_and_keep};
 use crate::step::Outcome;
@@ -32,7 +33,7 @@ pub(crate) fn run_doctests(workspace: &Workspace) -> Result<Outcome> {
     conclude(&mut workspace.cargo(&["test", "--workspace", "--doc", "--no-fail-fast"]))
 }
 
-/// Runs tests while a private PostgreSQL is there for them.
+/// Runs tests while private servers are there for them.
 ///
 /// `packages` are the words by which cargo chooses them.
 pub(crate) fn run_packages(
@@ -55,6 +56,8 @@ pub(crate) fn run_packages(
     }
     let postgres = PrivatePostgres::start().context("cannot start a private PostgreSQL")?;
     output::line(&postgres.version()?);
+    let engines = Engines::start()?;
+    engines.tell(&mut command);
     let folder = tempfile::TempDir::new().context("cannot make a folder")?;
     let skips = folder.path().join("skips");
     command.env(SKIPS_ENV, &skips);

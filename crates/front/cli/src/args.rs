@@ -3,12 +3,18 @@
 //! Only clap lives here. Each command turns its arguments into work in
 //! `command/<noun>/<verb>.rs`.
 
+mod sandbox;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use fluffy_base::ByteSize;
 use fluffy_base::id::SandboxId;
 use fluffy_ledger::verify::Extent;
+
+pub(crate) use sandbox::{
+    AftermathArgs, EngineArg, LayerCommand, RunArgs, SandboxCommand, SelftestArgs, TierArg,
+};
 
 /// Write, run and ship code nobody has to trust.
 #[derive(Debug, Parser)]
@@ -23,6 +29,8 @@ Start here:
   fluffy demo                                    see policy and ledger at work, nothing to set up
   fluffy init                                    write a starter policy for this project
   fluffy policy explain fs.write /src/lib.rs     ask what an agent may do, and why
+  fluffy sandbox run -- make test                run a command that can harm nothing
+  fluffy doctor                                  see how strongly this machine isolates
   fluffy audit verify                            prove that nobody touched the record
 
 Exit codes are the same everywhere: 0 success, 1 a check did not hold, 2 usage or an
@@ -66,6 +74,16 @@ somewhere else: `fluffy audit verify --key` checks against it.")]
     /// Check, explain, test, try and apply policies
     #[command(subcommand)]
     Policy(PolicyCommand),
+    /// Run commands in isolation, and test the isolation
+    #[command(subcommand)]
+    Sandbox(SandboxCommand),
+    /// Look at what sandboxes wrote; merge it or drop it
+    #[command(subcommand)]
+    Layer(LayerCommand),
+    /// Say how strongly this machine can isolate, and how to get more
+    #[command(after_help = "\
+Everything is tried, not guessed. Exits 0 when the default tier works, else 1.")]
+    Doctor,
     /// Read the ledger, verify it, prove what it says
     #[command(subcommand)]
     Audit(AuditCommand),
@@ -84,11 +102,14 @@ For example: fluffy completions bash > ~/.local/share/bash-completion/completion
     /// Tools for contributors
     #[command(subcommand, hide = true)]
     Dev(DevCommand),
-    /// Runs policy extensions; started by fluffy itself
+    /// Does one thing with few rights; started by fluffy itself
     #[command(name = "worker", hide = true)]
     Worker {
         /// Which worker
         kind: String,
+        /// What it is given
+        #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
     },
 }
 

@@ -5,15 +5,21 @@ mod completions;
 mod config;
 mod demo;
 mod dev;
+mod doctor;
+mod gate;
 mod init;
+mod layer;
 mod ledger;
 mod person;
 mod policy;
+mod sandbox;
 mod version;
+
+use std::process;
 
 use fluffy_report::ExitCode;
 
-use crate::args::Command;
+use crate::args::{Command, SandboxCommand};
 use crate::failure::{self, Failure};
 use crate::session::Session;
 
@@ -21,8 +27,10 @@ use crate::session::Session;
 pub(crate) type Outcome = Result<ExitCode, Failure>;
 
 /// Runs the command that was typed.
-pub(crate) fn run(session: &Session, command: Command) -> Outcome {
-    match command {
+pub(crate) fn run(session: &Session, command: Command) -> Result<process::ExitCode, Failure> {
+    let outcome = match command {
+        // The only one whose code is somebody else's.
+        Command::Sandbox(SandboxCommand::Run(args)) => return Ok(sandbox::run(session, &args)),
         Command::Demo => demo::run(session),
         Command::Init => init::run(session),
         Command::Policy(command) => policy::run(session, command),
@@ -31,6 +39,10 @@ pub(crate) fn run(session: &Session, command: Command) -> Outcome {
         Command::Dev(command) => dev::run(session, &command),
         Command::Version => version::run(session),
         Command::Completions { shell } => completions::run(session, shell),
-        Command::Worker { kind } => Err(failure::unknown_worker(&kind).into()),
-    }
+        Command::Doctor => doctor::run(session),
+        Command::Sandbox(SandboxCommand::Selftest(args)) => sandbox::selftest(session, &args),
+        Command::Worker { kind, .. } => Err(failure::unknown_worker(&kind).into()),
+        Command::Layer(command) => layer::run(session, command),
+    };
+    outcome.map(Into::into)
 }

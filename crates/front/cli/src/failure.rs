@@ -65,6 +65,20 @@ pub(crate) fn no_program(error: &io::Error) -> Report {
         .fix("start it by its full path, and mount /proc")
 }
 
+/// No threads for work that goes on at once.
+pub(crate) fn no_threads(error: &io::Error) -> Report {
+    Report::new(ExitCode::Transient, "cannot start a thread")
+        .why(error.to_string())
+        .fix("check the limits on processes (ulimit -u)")
+}
+
+/// The caller's terminal cannot be used.
+pub(crate) fn no_terminal(error: &io::Error) -> Report {
+    Report::new(ExitCode::Failure, "cannot use this terminal")
+        .why(error.to_string())
+        .fix("run it with its input or output redirected, such as `< /dev/null`")
+}
+
 /// A worker that does not exist was asked for.
 pub(crate) fn unknown_worker(kind: &str) -> Report {
     Report::new(ExitCode::Usage, format!("there is no worker `{kind}`"))

@@ -7,8 +7,8 @@ mod args;
 mod command;
 mod failure;
 mod session;
+mod worker;
 
-use std::ffi::OsStr;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -16,12 +16,12 @@ use fluffy_report::{Format, PrintError, Printer, PrinterOptions, Report};
 
 use crate::args::Cli;
 use crate::failure::Failure;
-use crate::session::{Session, WORKER_ARGUMENTS};
+use crate::session::Session;
 
 fn main() -> ExitCode {
-    // Before anything else is set up: the worker must start with nothing.
-    if is_script_worker() {
-        return fluffy_script::worker_main();
+    // Before anything else is set up: a worker must start with nothing.
+    if let Some(code) = worker::run() {
+        return code;
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -29,17 +29,9 @@ fn main() -> ExitCode {
     };
     let session = Session::new(&cli.global);
     match command::run(&session, cli.command) {
-        Ok(code) => code.into(),
+        Ok(code) => code,
         Err(failure) => end(&session.printer, &failure),
     }
-}
-
-fn is_script_worker() -> bool {
-    let given: Vec<_> = std::env::args_os().skip(1).collect();
-    given
-        .iter()
-        .map(std::ffi::OsString::as_os_str)
-        .eq(WORKER_ARGUMENTS.map(OsStr::new))
 }
 
 /// Clap's own text: help goes to standard output and is a success.

@@ -121,6 +121,8 @@ typed_ids! {
     ApprovalId = "apr";
     /// One decision of the policy engine, before it has a `seq`.
     DecisionId = "dec";
+    /// One layer: what sandboxes wrote, before it is merged.
+    LayerId = "lay";
     /// One ledger; named in its genesis record.
     LedgerId = "led";
     /// One call from outside and all it causes.
@@ -129,6 +131,8 @@ typed_ids! {
     SandboxId = "sbx";
     /// One agent session.
     SessionId = "ses";
+    /// One kept state of a layer, to go back to.
+    SnapshotId = "snp";
     /// One short-lived proof of an earlier decision.
     TokenId = "tok";
 }

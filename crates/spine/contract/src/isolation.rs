@@ -1,7 +1,8 @@
 //! Isolation: one interface from a WASM call to a microVM.
 //!
-//! A specification names the least tier it accepts; an engine never runs it
-//! on a weaker one, and says which level it really gives.
+//! A specification names a template, which names the least tier it accepts; an
+//! engine never runs it on a weaker one, and says which level it really gives.
+//! Next: `fluffy_sandbox` implements this for processes and containers.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -29,25 +30,103 @@ pub enum Level {
     Reduced,
 }
 
-/// What a sandbox may use; nothing changes after creation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// What a sandbox is made from; nothing changes after creation.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SandboxSpec {
     /// The named set of limits.
     pub template: String,
-    /// The weakest tier that will do.
-    pub least_tier: Tier,
-    /// Memory for the whole tree of processes.
-    pub memory: ByteSize,
-    /// Processes and threads at once.
-    pub pids: u32,
-    /// How long it may live; nothing means as long as its owner.
-    pub time: Option<Span>,
-    /// Paths it may read.
+    /// A stronger tier than the template asks for; a weaker one is refused.
+    #[serde(default)]
+    pub tier: Option<Tier>,
+    /// The project, seen inside at its own path.
+    #[serde(default)]
+    pub project: Option<PathBuf>,
+    /// Where writes to the project land; without one it is read-only.
+    #[serde(default)]
+    pub layer: Option<LayerMount>,
+    /// The only paths of the project that may be written; empty means all.
+    #[serde(default)]
+    pub writable: Vec<PathBuf>,
+    /// Paths of the project that stay read-only, whatever else is said.
+    #[serde(default)]
+    pub protected: Vec<PathBuf>,
+    /// More paths to see, read-only.
+    #[serde(default)]
     pub read: Vec<PathBuf>,
-    /// Paths it may write.
-    pub write: Vec<PathBuf>,
-    /// The whole environment of its processes.
+    /// What its processes find in their environment besides the basics.
+    #[serde(default)]
     pub environment: BTreeMap<String, String>,
+    /// The image of a container; without one it is made from the host.
+    #[serde(default)]
+    pub image: Option<String>,
+    /// A shorter life than the template's.
+    #[serde(default)]
+    pub time: Option<Span>,
+}
+
+/// Where the writes of a sandbox go.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum LayerMount {
+    /// An overlay over the project.
+    Overlay {
+        /// What was written.
+        upper: PathBuf,
+        /// Scratch space of the kernel, on the same file system.
+        work: PathBuf,
+    },
+    /// A whole copy of the project.
+    Tree {
+        /// The copy.
+        tree: PathBuf,
+    },
+}
+
+/// A command: an array of arguments, never a line for a shell.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Command {
+    /// The program and its arguments.
+    pub argv: Vec<String>,
+    /// Variables for this command alone.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+    /// Where it starts; the project's root if not said.
+    #[serde(default)]
+    pub directory: Option<PathBuf>,
+    /// A terminal in place of three streams.
+    #[serde(default)]
+    pub terminal: Option<TerminalSize>,
+    /// How much output is passed on before the command is ended.
+    #[serde(default)]
+    pub output: Option<ByteSize>,
+    /// How long it may run; never longer than the template says.
+    #[serde(default)]
+    pub time: Option<Span>,
+}
+
+impl Command {
+    /// A command with nothing but its arguments.
+    #[must_use]
+    pub fn new<S: Into<String>>(argv: impl IntoIterator<Item = S>) -> Self {
+        Self {
+            argv: argv.into_iter().map(Into::into).collect(),
+            environment: BTreeMap::new(),
+            directory: None,
+            terminal: None,
+            output: None,
+            time: None,
+        }
+    }
+}
+
+/// The size of a terminal in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalSize {
+    /// Characters in a line.
+    pub columns: u16,
+    /// Lines.
+    pub rows: u16,
 }
 
 /// How a command ended.
@@ -69,10 +148,15 @@ pub enum Exit {
         /// Which.
         limit: Limit,
     },
+    /// It could not be started.
+    NotStarted {
+        /// The system's error number: not found, not executable, …
+        errno: i32,
+    },
 }
 
 /// Which limit ended a command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
     /// Its time was over.
@@ -83,6 +167,30 @@ pub enum Limit {
     Pids,
     /// It wrote more output than is kept.
     Output,
+    /// It wrote more files than it may, or the host's disk ran full.
+    Disk,
+}
+
+/// One piece of what a command wrote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// To standard output, or to its terminal.
+    Stdout(Vec<u8>),
+    /// To standard error.
+    Stderr(Vec<u8>),
+}
+
+/// What a sandbox uses now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stats {
+    /// Memory of all its processes, in bytes.
+    pub memory: u64,
+    /// The most it ever was, where the system counts that.
+    pub memory_peak: Option<u64>,
+    /// Processor time of all its processes, in microseconds.
+    pub cpu_micros: u64,
+    /// Processes and threads.
+    pub pids: u32,
 }
 
 /// What a finished command left behind.
@@ -108,6 +216,26 @@ pub enum SandboxError {
         wanted: Tier,
         /// Why not; says how to fix it.
         reason: String,
+    },
+    /// The specification asks for what no sandbox may have.
+    #[error("{what} is refused: {reason}")]
+    Refused {
+        /// What was asked for.
+        what: String,
+        /// Why not; says how to fix it.
+        reason: String,
+    },
+    /// What it needs is still being fetched; ask again.
+    #[error("not ready yet: {progress}")]
+    Pending {
+        /// How far it is.
+        progress: String,
+    },
+    /// The sandbox is gone: it was ended, or a limit ended it.
+    #[error("sandbox `{sandbox}` has ended")]
+    Ended {
+        /// Which sandbox.
+        sandbox: SandboxId,
     },
     /// The engine failed.
     #[error("sandbox `{sandbox}` failed while it was asked to {operation}")]
@@ -143,13 +271,50 @@ pub trait Sandbox: Send + Sync {
     /// Its id.
     fn id(&self) -> SandboxId;
 
-    /// Runs a command to its end; never through a shell.
+    /// Starts a command; never through a shell.
     fn exec(
         &self,
         permit: Permit,
-        command: Vec<String>,
-    ) -> BoxFuture<'_, Result<Finished, SandboxError>>;
+        command: Command,
+    ) -> BoxFuture<'_, Result<Box<dyn Child>, SandboxError>>;
+
+    /// Stops its processes where they are.
+    fn pause(&self) -> BoxFuture<'_, Result<(), SandboxError>>;
+
+    /// Lets paused processes go on.
+    fn resume(&self) -> BoxFuture<'_, Result<(), SandboxError>>;
+
+    /// What it uses now.
+    fn stats(&self) -> BoxFuture<'_, Result<Stats, SandboxError>>;
+
+    /// Asks its processes to end, and ends them when the grace is over.
+    fn stop(&self, grace: Duration) -> BoxFuture<'_, Result<(), SandboxError>>;
+
+    /// Ends all its processes at once.
+    fn kill(&self) -> BoxFuture<'_, Result<(), SandboxError>>;
 
     /// Ends everything in it and removes what it left; may be called again.
     fn cleanup(&self) -> BoxFuture<'_, Result<(), SandboxError>>;
+}
+
+/// One running command. Dropping it ends the command.
+pub trait Child: Send {
+    /// The next piece of output; nothing when both streams have ended. The
+    /// command waits while nobody asks.
+    fn output(&mut self) -> BoxFuture<'_, Result<Option<Output>, SandboxError>>;
+
+    /// Writes to its standard input or terminal.
+    fn write<'a>(&'a mut self, bytes: &'a [u8]) -> BoxFuture<'a, Result<(), SandboxError>>;
+
+    /// Ends its standard input.
+    fn close_input(&mut self) -> BoxFuture<'_, Result<(), SandboxError>>;
+
+    /// Tells it that its terminal has another size.
+    fn resize(&mut self, size: TerminalSize) -> BoxFuture<'_, Result<(), SandboxError>>;
+
+    /// Sends it a signal, by number.
+    fn signal(&mut self, signal: i32) -> BoxFuture<'_, Result<(), SandboxError>>;
+
+    /// How it ended, once it has.
+    fn wait(&mut self) -> BoxFuture<'_, Result<Exit, SandboxError>>;
 }

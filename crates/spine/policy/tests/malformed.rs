@@ -45,7 +45,7 @@ const ROWS: &[Row] = &[
         2,
         1,
         "unknown field `rules` in the policy",
-        "use one of version, capabilities, network_allow, tdd_exemptions, sanitize",
+        "use one of version, capabilities, network_allow, templates, tdd_exemptions, sanitize",
     ),
     (
         "version: 1\ncapabilites: []\n",

@@ -215,6 +215,14 @@ impl Printer {
         self.data.write(sanitize_for_terminal(&text).as_bytes())
     }
 
+    /// Says one JSON value on one line of talk, however quiet we are: for
+    /// commands whose standard output is somebody else's.
+    pub fn json_talk(&self, value: &impl Serialize) {
+        if let Ok(value) = serde_json::to_value(value) {
+            self.say(&json_line(&sorted(value)));
+        }
+    }
+
     /// Says something useful to know.
     pub fn note(&self, text: &str) {
         if self.options.verbosity >= Verbosity::Normal {

@@ -1,8 +1,8 @@
 //! Lowers the worker's own privileges before it reads a single byte.
 //!
-//! Uses limits that every Linux process can set for itself; the launcher's
-//! sandbox comes on top where there is one. Nothing here can be undone by the
-//! worker. Next: `worker` calls this first.
+//! Uses limits and a filter that every Linux process can put over itself; the
+//! launcher's sandbox comes on top where there is one. Nothing here can be
+//! undone by the worker. Next: `worker` calls this first.
 
 use std::io;
 use std::time::Duration;
@@ -12,6 +12,8 @@ use rustix::process::{
     set_parent_process_death_signal, setrlimit,
 };
 use rustix::time::ClockId;
+
+use crate::engine;
 
 /// What a worker may map beyond its own program.
 const MEMORY: u64 = 128 * 1024 * 1024;
@@ -41,6 +43,12 @@ pub(crate) enum ConfineError {
         #[source]
         source: rustix::io::Errno,
     },
+    /// No engine could be built to ask for the time zone.
+    #[error("cannot settle on a time zone")]
+    TimeZone(#[source] rquickjs::Error),
+    /// The kernel took no filter of system calls.
+    #[error("cannot give up system calls")]
+    Seal(#[source] io::Error),
 }
 
 /// Gives up everything that running a script does not need.
@@ -81,6 +89,9 @@ pub(crate) fn confine() -> Result<Confined, ConfineError> {
         cpu_limit: Duration::ZERO,
     };
     confined.renew_cpu()?;
+    engine::settle_time_zone().map_err(ConfineError::TimeZone)?;
+    // Whoever escapes the engine can compute, answer, and nothing else.
+    fluffy_sandbox::seccomp::seal().map_err(ConfineError::Seal)?;
     Ok(confined)
 }
 

@@ -161,6 +161,14 @@ impl Stopwatch {
     }
 }
 
+/// Makes the C library settle on a time zone, for which it opens a file: once,
+/// and when that fails it is UTC. After [`confine`](crate::confine) has taken
+/// away opening, before it takes away trying to.
+pub(crate) fn settle_time_zone() -> Result<(), Error> {
+    let context = Context::custom::<(intrinsic::Date, intrinsic::Eval)>(&Runtime::new()?)?;
+    context.with(|ctx| ctx.eval::<(), _>("new Date(0).getTimezoneOffset(); undefined"))
+}
+
 fn build_context(allowance: Allowance, stopwatch: Rc<Stopwatch>) -> Result<Context, Error> {
     let runtime = Runtime::new()?;
     runtime.set_memory_limit(allowance.memory);

@@ -2,7 +2,7 @@
 //!
 //! Never touches a server it did not start. Go to `server` for starting,
 //! stopping and killing, `database` for a fresh database per test, `install`
-//! for where the programs are and which user runs them.
+//! for where the programs are.
 
 mod database;
 mod install;

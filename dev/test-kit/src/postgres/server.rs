@@ -15,7 +15,8 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::install::{RunAs, programs};
+use super::install::programs;
+use crate::account::RunAs;
 use crate::wait_for;
 
 /// After a crash the server first syncs every file, slow on a busy disk.

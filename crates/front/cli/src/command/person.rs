@@ -9,6 +9,9 @@ use fluffy_report::ExitCode;
 
 use crate::failure::Failure;
 
+/// The trust label of a person at the command line, for rules.
+const TAG: &str = "person";
+
 /// Who is at the keyboard, as the system knows them.
 pub(crate) fn name() -> String {
     format!("uid-{}", rustix::process::getuid().as_raw())
@@ -31,6 +34,7 @@ pub(crate) fn principal(capabilities: &[&str]) -> Result<Principal, Failure> {
         )
     })?;
     let mut principal = Principal::new(PrincipalKind::User, name(), Arc::new(grant));
+    principal.tags.insert(TAG.to_owned());
     principal.process = Some(ProcessIdentity {
         pid: std::process::id(),
         started: started(),

@@ -43,6 +43,9 @@ fn the_first_screen_of_help_says_where_to_start() {
       demo         Show policy and ledger at work; needs no key, no server, no set-up
       init         Write a starter policy for this project and open its ledger
       policy       Check, explain, test, try and apply policies
+      sandbox      Run commands in isolation, and test the isolation
+      layer        Look at what sandboxes wrote; merge it or drop it
+      doctor       Say how strongly this machine can isolate, and how to get more
       audit        Read the ledger, verify it, prove what it says
       config       Show the configuration and where each value comes from
       version      Print the version and what this build was made of
@@ -61,6 +64,8 @@ fn the_first_screen_of_help_says_where_to_start() {
       fluffy demo                                    see policy and ledger at work, nothing to set up
       fluffy init                                    write a starter policy for this project
       fluffy policy explain fs.write /src/lib.rs     ask what an agent may do, and why
+      fluffy sandbox run -- make test                run a command that can harm nothing
+      fluffy doctor                                  see how strongly this machine isolates
       fluffy audit verify                            prove that nobody touched the record
 
     Exit codes are the same everywhere: 0 success, 1 a check did not hold, 2 usage or an

@@ -116,6 +116,13 @@ impl Site {
         finished
     }
 
+    /// The layers that are listed with these flags.
+    pub(crate) fn layers(&self, flags: &[&str]) -> Vec<Value> {
+        let words = [&["layer", "list", "--json"], flags].concat();
+        let mut listed: Value = serde_json::from_str(&self.succeeds(&words)).unwrap();
+        serde_json::from_value(listed["layers"].take()).unwrap()
+    }
+
     /// Runs a command that must succeed; its standard output.
     pub(crate) fn succeeds(&self, arguments: &[&str]) -> String {
         self.ends(0, arguments).stdout

@@ -65,6 +65,8 @@ fn a_worker_has_given_up_what_it_does_not_need() {
     let status = proc_file(pid, "status");
     assert!(status.contains("NoNewPrivs:\t1"), "{status}");
     assert!(status.contains("Threads:\t1\n"), "{status}");
+    // A filter is over it: opening, connecting, starting end the process.
+    assert!(status.contains("Seccomp:\t2\n"), "{status}");
 }
 
 #[test]

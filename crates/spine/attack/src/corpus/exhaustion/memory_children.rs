@@ -1,0 +1,67 @@
+//! Takes memory in many processes, each of which stays modest.
+//!
+//! Stops by itself at twice the limit, at most 8 GiB, in eight children.
+
+use crate::corpus::prelude::*;
+use crate::sys::{memory, process};
+
+pub(crate) const ATTACK: Attack = Attack::new(
+    "memory-children",
+    Family::Exhaustion,
+    Guard::MemoryLimit,
+    attempt,
+)
+.gains("takes the machine's memory in processes that are each below the limit")
+.on_its_word();
+
+const CHILDREN: u64 = 8;
+
+fn attempt(stage: &Stage) -> Outcome {
+    let each = stage.limits.memory.saturating_mul(2).min(8 << 30) / CHILDREN;
+    let each = usize::try_from(each).unwrap_or(usize::MAX);
+    let mut children = Vec::new();
+    for _ in 0..CHILDREN {
+        let Ok((reader, writer)) = std::io::pipe() else {
+            return Outcome::blocked("no pipe");
+        };
+        match process::fork(|| hold(each, writer)) {
+            Ok(child) => children.push((child, reader)),
+            Err(errno) => return Outcome::stopped("fork", errno),
+        }
+    }
+    // Each says when it holds its part, or is gone and says nothing.
+    let holding = children
+        .iter()
+        .filter(|(_, reader)| says_so(reader))
+        .count();
+    let all = u64::try_from(holding).is_ok_and(|holding| holding == CHILDREN);
+    // A limit that watches must get the chance to see it.
+    if all {
+        std::thread::sleep(std::time::Duration::from_secs(2));
+    }
+    for (child, reader) in children {
+        drop(reader);
+        process::kill_child(child);
+        // Reaped here or by the sandbox.
+        let _end = process::wait(child);
+    }
+    if all {
+        Outcome::succeeded(format!("{holding} children took {} MiB each", each >> 20))
+    } else {
+        Outcome::blocked(format!("only {holding} children got their memory"))
+    }
+}
+
+fn hold(bytes: usize, mut writer: std::io::PipeWriter) -> i32 {
+    use std::io::Write;
+    if memory::map_and_touch(bytes).is_err() || writer.write_all(b"x").is_err() {
+        return 1;
+    }
+    std::thread::sleep(std::time::Duration::from_secs(30));
+    0
+}
+
+fn says_so(mut reader: &std::io::PipeReader) -> bool {
+    use std::io::Read;
+    matches!(reader.read(&mut [0]), Ok(1))
+}

@@ -1,0 +1,719 @@
+//! From a template and a request to exactly what a sandbox is: a pure function.
+//!
+//! The launcher derives the plan itself; nobody hands it a mount table. Paths
+//! are data: absolute, normalised, inside the roots the launcher was started
+//! with, or refused. Nothing here touches the file system: what the host looks
+//! like is in [`Host`]. Next: `sys` carries a plan out, `bwrap` and `seatbelt`
+//! put it into other tools' words.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+use fluffy_base::ByteSize;
+use fluffy_base::id::SandboxId;
+use fluffy_contract::isolation::{LayerMount, SandboxSpec, Tier};
+use serde::{Deserialize, Serialize};
+
+use crate::guard::Guards;
+use crate::template::{Lifetime, Network, Profile, Template};
+
+/// The user that every command runs as, inside.
+pub const INSIDE_ID: u32 = 1_000;
+/// Where that user is at home.
+pub const HOME: &str = "/home/fluffy";
+/// Where the egress proxy listens, inside.
+pub const PROXY_PORT: u16 = 3_128;
+
+/// What the launcher was started with; a request cannot reach beyond it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// The templates that may be named.
+    pub templates: Vec<Template>,
+    /// The projects that may be seen.
+    pub projects: Vec<PathBuf>,
+    /// Where layers live; seen only as part of a project.
+    pub layers: PathBuf,
+    /// Where the launcher keeps its records of what it made.
+    pub state: PathBuf,
+    /// Read-only directories of tools outside `/usr`.
+    pub tools: Vec<PathBuf>,
+    /// Which engine makes the namespaces.
+    pub engine: Engine,
+}
+
+/// Who makes the namespaces of the process tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// The launcher itself.
+    Native,
+    /// `bwrap`, where only it may make user namespaces.
+    Bwrap,
+    /// Nobody: Landlock, seccomp and limits alone. Must be asked for.
+    Reduced,
+    /// A container engine, which has a launcher of its own.
+    Container,
+}
+
+impl Engine {
+    /// Whether its loopback is its own.
+    pub(crate) fn has_network_namespace(self) -> bool {
+        self != Self::Reduced
+    }
+
+    /// Whether all its processes end with their init.
+    pub(crate) fn has_pid_namespace(self) -> bool {
+        self != Self::Reduced
+    }
+
+    /// Whether processes are counted apart from the host's.
+    pub(crate) fn has_user_namespace(self) -> bool {
+        match self {
+            Self::Native | Self::Bwrap => true,
+            Self::Reduced | Self::Container => false,
+        }
+    }
+}
+
+/// What the host looks like, as far as a plan depends on it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// Top-level directories with programs and libraries.
+    pub system: Vec<PathBuf>,
+    /// Top-level links into them (`/bin` to `usr/bin`).
+    pub links: Vec<(PathBuf, PathBuf)>,
+    /// Files and directories of `/etc` that are public and needed.
+    pub etc: Vec<PathBuf>,
+    /// The host's name for the user's time zone and the like is in `etc`; this
+    /// is what `PATH` was, to be filtered.
+    pub path: Vec<PathBuf>,
+}
+
+/// One thing to put into the sandbox's file system, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "mount", rename_all = "snake_case")]
+pub enum Mount {
+    /// An empty directory of the read-only root.
+    Directory {
+        /// Where, inside.
+        inside: PathBuf,
+    },
+    /// A host path, read-only.
+    ReadOnly {
+        /// Where it is.
+        host: PathBuf,
+        /// Where it is seen.
+        inside: PathBuf,
+    },
+    /// A host path that may be written: a layer's tree, nothing else.
+    Writable {
+        /// Where it is.
+        host: PathBuf,
+        /// Where it is seen.
+        inside: PathBuf,
+    },
+    /// The project with the layer over it.
+    Overlay {
+        /// The project.
+        lower: PathBuf,
+        /// The layer's writes.
+        upper: PathBuf,
+        /// The kernel's scratch space.
+        work: PathBuf,
+        /// Where it is seen.
+        inside: PathBuf,
+    },
+    /// Something already inside, made read-only where it is.
+    Protect {
+        /// What, inside. Left out where it does not exist.
+        inside: PathBuf,
+    },
+    /// The inside of an overlay or tree, read-only but for these parts.
+    OnlyWritable {
+        /// The project, inside.
+        inside: PathBuf,
+        /// The parts, inside; each must exist.
+        parts: Vec<PathBuf>,
+    },
+    /// A private file system in memory.
+    Scratch {
+        /// Where.
+        inside: PathBuf,
+        /// What it holds at most.
+        size: ByteSize,
+        /// How many files at most.
+        inodes: u64,
+    },
+    /// A small read-only file.
+    File {
+        /// Where.
+        inside: PathBuf,
+        /// What it says.
+        content: String,
+    },
+    /// A symbolic link.
+    Link {
+        /// Where.
+        inside: PathBuf,
+        /// What it points to.
+        target: PathBuf,
+    },
+    /// A minimal `/dev` with its own terminals.
+    Devices,
+    /// `/proc` of the sandbox's own processes, with the host's parts masked.
+    Processes,
+}
+
+/// What Landlock allows, as a second wall behind the mounts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reach {
+    /// Below these: read and run.
+    pub read: Vec<PathBuf>,
+    /// Below these: also write.
+    pub write: Vec<PathBuf>,
+}
+
+/// The numbers that hold for all processes of a sandbox together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Memory.
+    pub memory: ByteSize,
+    /// Thousandths of a processor.
+    pub cpu_milli: Option<u32>,
+    /// Processes and threads.
+    pub pids: u32,
+    /// When its time is over.
+    pub time: Lifetime,
+    /// What it may write to its layer.
+    pub disk: ByteSize,
+    /// The largest file.
+    pub file_size: ByteSize,
+}
+
+/// Everything a sandbox is; immutable after creation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Its id.
+    pub sandbox: SandboxId,
+    /// The template's name.
+    pub template: String,
+    /// Who makes the namespaces.
+    pub engine: Engine,
+    /// What is mounted, in order.
+    pub mounts: Vec<Mount>,
+    /// Mounts that wait until a layer is attached (warm sandboxes).
+    pub late: Vec<Mount>,
+    /// The whole environment of its processes.
+    pub environment: BTreeMap<String, String>,
+    /// Where commands start.
+    pub directory: PathBuf,
+    /// The numbers.
+    pub limits: Limits,
+    /// What it can reach.
+    pub network: Network,
+    /// Which system calls it may make.
+    pub seccomp: Profile,
+    /// The second wall.
+    pub reach: Reach,
+    /// The layer's directory whose size is watched.
+    pub watched: Option<PathBuf>,
+    /// A directory of the host that stands for `/tmp` and home, where nothing
+    /// can be mounted; made and removed with the sandbox.
+    pub scratch: Option<PathBuf>,
+    /// The guards a control leaves out; never part of a message.
+    #[serde(skip)]
+    pub without: Guards,
+}
+
+/// Why a request is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// Nobody defined it.
+    #[error("there is no template `{name}`")]
+    UnknownTemplate {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// Another tier has to carry it out.
+    #[error("template `{template}` needs tier `{needed}`")]
+    Tier {
+        /// The template.
+        template: String,
+        /// The tier it needs.
+        needed: Tier,
+    },
+    /// A path that means something else in another place.
+    #[error("`{}` is not an absolute path without `.` and `..`", path.display())]
+    NotNormal {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A path outside what the launcher was started with.
+    #[error("`{}` is outside the project, the layers and the tools", path.display())]
+    Outside {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A project that would hide or show too much.
+    #[error("`{}` cannot be a project: {reason}", path.display())]
+    Project {
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        reason: &'static str,
+    },
+    /// A variable that changes how programs are loaded, or is no variable.
+    #[error("the variable `{name}` may not be given")]
+    Variable {
+        /// Its name.
+        name: String,
+    },
+    /// A layer of a kind that this engine cannot mount.
+    #[error("this engine needs a layer that is a copy of the project")]
+    NeedsCopy,
+    /// A longer life than the template allows.
+    #[error("the time is longer than template `{template}` allows")]
+    Time {
+        /// The template.
+        template: String,
+    },
+}
+
+impl Plan {
+    /// What a sandbox for this request is, or why it is refused.
+    ///
+    /// # Errors
+    /// When the request names what the settings do not hold.
+    pub fn derive(
+        sandbox: SandboxId,
+        spec: &SandboxSpec,
+        settings: &Settings,
+        host: &Host,
+    ) -> Result<Self, PlanError> {
+        let template = find_template(spec, settings)?;
+        check_paths(spec, settings)?;
+        let mut mounts = system_mounts(host, template);
+        for path in settings.tools.iter().chain(&spec.read) {
+            mounts.push(Mount::ReadOnly {
+                host: path.clone(),
+                inside: path.clone(),
+            });
+        }
+        let late = project_mounts(spec);
+        if matches!(spec.layer, Some(LayerMount::Overlay { .. }))
+            && settings.engine != Engine::Native
+        {
+            return Err(PlanError::NeedsCopy);
+        }
+        let plan = Self {
+            sandbox,
+            template: template.name.clone(),
+            engine: settings.engine,
+            environment: environment(spec, settings, host, template.network)?,
+            directory: spec.project.clone().unwrap_or_else(|| HOME.into()),
+            limits: limits(spec, template)?,
+            network: template.network,
+            seccomp: template.seccomp,
+            reach: reach(spec, settings, host),
+            watched: spec.layer.as_ref().map(|layer| match layer {
+                LayerMount::Overlay { upper, .. } => upper.clone(),
+                LayerMount::Tree { tree } => tree.clone(),
+            }),
+            mounts,
+            late,
+            scratch: None,
+            without: Guards::NONE,
+        };
+        Ok(match settings.engine {
+            Engine::Reduced => plan.without_namespaces(spec, settings, host),
+            Engine::Native | Engine::Bwrap | Engine::Container => plan,
+        })
+    }
+
+    /// The same without mounts: the host's own paths, fewer of them, and a
+    /// directory of its own in place of the private ones.
+    fn without_namespaces(mut self, spec: &SandboxSpec, settings: &Settings, host: &Host) -> Self {
+        let scratch = settings
+            .state
+            .join("scratch")
+            .join(self.sandbox.to_string());
+        if let Some(text) = scratch.to_str() {
+            for name in ["HOME", "TMPDIR"] {
+                self.environment.insert(name.to_owned(), text.to_owned());
+            }
+        }
+        let mut read = host.system.clone();
+        read.extend(
+            host.etc
+                .iter()
+                .chain(&settings.tools)
+                .chain(&spec.read)
+                .cloned(),
+        );
+        let mut write: Vec<PathBuf> = ["null", "zero", "full", "random", "urandom", "tty"]
+            .map(|name| Path::new("/dev").join(name))
+            .to_vec();
+        match &spec.layer {
+            Some(layer) => {
+                let tree = layer_paths(layer).into_iter().next();
+                self.directory = tree.clone().unwrap_or_else(|| scratch.clone());
+                write.extend(tree);
+            }
+            None => {
+                read.extend(spec.project.clone());
+                self.directory = spec.project.clone().unwrap_or_else(|| scratch.clone());
+            }
+        }
+        write.push(scratch.clone());
+        self.reach = Reach { read, write };
+        self.mounts = Vec::new();
+        self.late = Vec::new();
+        self.scratch = Some(scratch);
+        self
+    }
+}
+
+fn find_template<'a>(
+    spec: &SandboxSpec,
+    settings: &'a Settings,
+) -> Result<&'a Template, PlanError> {
+    let template = settings
+        .templates
+        .iter()
+        .find(|template| template.name == spec.template)
+        .ok_or_else(|| PlanError::UnknownTemplate {
+            name: spec.template.clone(),
+            known: settings.templates.iter().map(|t| t.name.clone()).collect(),
+        })?;
+    let needed = spec
+        .tier
+        .unwrap_or(template.least_tier)
+        .max(template.least_tier);
+    let given = match settings.engine {
+        Engine::Native | Engine::Bwrap | Engine::Reduced => Tier::Process,
+        Engine::Container => Tier::Container,
+    };
+    if needed > given {
+        return Err(PlanError::Tier {
+            template: template.name.clone(),
+            needed,
+        });
+    }
+    Ok(template)
+}
+
+fn check_paths(spec: &SandboxSpec, settings: &Settings) -> Result<(), PlanError> {
+    for path in &spec.read {
+        normal(path)?;
+        let inside = |root: &PathBuf| path.starts_with(root);
+        if !settings.tools.iter().any(inside) && !settings.projects.iter().any(inside) {
+            return Err(PlanError::Outside { path: path.clone() });
+        }
+    }
+    let Some(project) = &spec.project else {
+        // Without a project there is nothing that a layer could lie over.
+        return match spec
+            .layer
+            .as_ref()
+            .map(layer_paths)
+            .and_then(|p| p.into_iter().next())
+        {
+            Some(path) => Err(PlanError::Outside { path }),
+            None => Ok(()),
+        };
+    };
+    normal(project)?;
+    if !settings.projects.contains(project) {
+        return Err(PlanError::Outside {
+            path: project.clone(),
+        });
+    }
+    check_project(project, settings)?;
+    for path in spec.layer.iter().flat_map(layer_paths) {
+        normal(&path)?;
+        if !path.starts_with(&settings.layers) || path == settings.layers {
+            return Err(PlanError::Outside { path });
+        }
+    }
+    for path in spec.writable.iter().chain(&spec.protected) {
+        normal(path)?;
+        if !path.starts_with(project) {
+            return Err(PlanError::Outside { path: path.clone() });
+        }
+    }
+    Ok(())
+}
+
+fn layer_paths(layer: &LayerMount) -> Vec<PathBuf> {
+    match layer {
+        LayerMount::Overlay { upper, work } => vec![upper.clone(), work.clone()],
+        LayerMount::Tree { tree } => vec![tree.clone()],
+    }
+}
+
+/// Directories that a project may not be, or be above of.
+const NEVER_PROJECTS: &[&str] = &[
+    "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr",
+];
+
+fn check_project(project: &Path, settings: &Settings) -> Result<(), PlanError> {
+    let refuse = |reason| {
+        Err(PlanError::Project {
+            path: project.to_owned(),
+            reason,
+        })
+    };
+    if project == Path::new("/") {
+        return refuse("it is the whole machine; start in a project's own directory");
+    }
+    if NEVER_PROJECTS
+        .iter()
+        .any(|system| project.starts_with(system))
+    {
+        return refuse("it belongs to the system; work in a directory of your own");
+    }
+    if settings.state.starts_with(project) || settings.layers.starts_with(project) {
+        return refuse("fluffy's own state is inside it; start in a directory below");
+    }
+    Ok(())
+}
+
+/// Refuses what `..`, `.` or a relative path could make of a check.
+fn normal(path: &Path) -> Result<(), PlanError> {
+    let clean = path.is_absolute()
+        && path
+            .components()
+            .all(|part| matches!(part, Component::RootDir | Component::Normal(_)))
+        && !path.as_os_str().as_encoded_bytes().contains(&0);
+    // `components` hides `/./` and `//`; the text must be what it means.
+    let rebuilt: PathBuf = path.components().collect();
+    if clean && rebuilt.as_os_str() == path.as_os_str() {
+        Ok(())
+    } else {
+        Err(PlanError::NotNormal {
+            path: path.to_owned(),
+        })
+    }
+}
+
+fn system_mounts(host: &Host, template: &Template) -> Vec<Mount> {
+    let mut mounts: Vec<Mount> = host
+        .system
+        .iter()
+        .chain(&host.etc)
+        .map(|path| Mount::ReadOnly {
+            host: path.clone(),
+            inside: path.clone(),
+        })
+        .collect();
+    mounts.extend(host.links.iter().map(|(inside, target)| Mount::Link {
+        inside: inside.clone(),
+        target: target.clone(),
+    }));
+    mounts.extend(
+        etc_files(template.network).map(|(inside, content)| Mount::File {
+            inside: inside.into(),
+            content,
+        }),
+    );
+    mounts.push(Mount::Devices);
+    mounts.push(Mount::Processes);
+    let small = ByteSize(template.scratch.0.min(256 << 20));
+    for (inside, size) in [
+        ("/tmp", template.scratch),
+        ("/var/tmp", small),
+        ("/run", ByteSize(16 << 20)),
+        (HOME, template.scratch),
+        ("/dev/shm", small),
+    ] {
+        mounts.push(Mount::Scratch {
+            inside: inside.into(),
+            size,
+            // A file of a tmpfs costs about a kilobyte of the kernel's memory.
+            inodes: (size.0 / 4096).clamp(1_024, 200_000),
+        });
+    }
+    mounts
+}
+
+fn etc_files(network: Network) -> impl Iterator<Item = (&'static str, String)> {
+    let id = INSIDE_ID;
+    let hosts = match network {
+        Network::None => String::new(),
+        Network::Loopback | Network::Restricted => {
+            "127.0.0.1 localhost sandbox\n::1 localhost\n".to_owned()
+        }
+    };
+    [
+        (
+            "/etc/passwd",
+            format!(
+                "fluffy:x:{id}:{id}:fluffy:{HOME}:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
+            ),
+        ),
+        ("/etc/group", format!("fluffy:x:{id}:\nnogroup:x:65534:\n")),
+        ("/etc/hosts", hosts),
+        ("/etc/hostname", "sandbox\n".to_owned()),
+        // Names are the proxy's business: no resolver is to be reached.
+        ("/etc/resolv.conf", String::new()),
+        (
+            "/etc/nsswitch.conf",
+            "passwd: files\ngroup: files\nhosts: files\nservices: files\nprotocols: files\n"
+                .to_owned(),
+        ),
+    ]
+    .into_iter()
+}
+
+fn project_mounts(spec: &SandboxSpec) -> Vec<Mount> {
+    let Some(project) = &spec.project else {
+        return Vec::new();
+    };
+    let mut mounts = vec![match &spec.layer {
+        None => Mount::ReadOnly {
+            host: project.clone(),
+            inside: project.clone(),
+        },
+        Some(LayerMount::Overlay { upper, work }) => Mount::Overlay {
+            lower: project.clone(),
+            upper: upper.clone(),
+            work: work.clone(),
+            inside: project.clone(),
+        },
+        Some(LayerMount::Tree { tree }) => Mount::Writable {
+            host: tree.clone(),
+            inside: project.clone(),
+        },
+    }];
+    if spec.layer.is_some() && !spec.writable.is_empty() {
+        mounts.push(Mount::OnlyWritable {
+            inside: project.clone(),
+            parts: spec.writable.clone(),
+        });
+    }
+    mounts.extend(spec.protected.iter().map(|path| Mount::Protect {
+        inside: path.clone(),
+    }));
+    mounts
+}
+
+/// Variables that change what code a program loads are never passed on.
+pub(crate) fn forbidden(name: &str) -> bool {
+    name.is_empty()
+        || name.len() > 256
+        || name.contains(['=', '\0'])
+        || name.starts_with("LD_")
+        || name.starts_with("DYLD_")
+}
+
+fn environment(
+    spec: &SandboxSpec,
+    settings: &Settings,
+    host: &Host,
+    network: Network,
+) -> Result<BTreeMap<String, String>, PlanError> {
+    let mut path: Vec<&str> = host
+        .path
+        .iter()
+        .filter(|entry| settings.tools.iter().any(|tool| entry.starts_with(tool)))
+        .filter_map(|entry| entry.to_str())
+        .filter(|entry| !entry.contains(':'))
+        .collect();
+    path.extend([
+        "/usr/local/bin",
+        "/usr/bin",
+        "/bin",
+        "/usr/local/sbin",
+        "/usr/sbin",
+        "/sbin",
+    ]);
+    let mut variables: BTreeMap<String, String> = [
+        ("HOME", HOME),
+        ("LANG", "C.UTF-8"),
+        ("LOGNAME", "fluffy"),
+        ("PATH", &path.join(":")),
+        ("SHELL", "/bin/sh"),
+        ("TMPDIR", "/tmp"),
+        ("USER", "fluffy"),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .collect();
+    if network == Network::Restricted {
+        variables.extend(proxy_variables());
+    }
+    for (name, value) in &spec.environment {
+        if forbidden(name) || value.contains('\0') {
+            return Err(PlanError::Variable { name: name.clone() });
+        }
+        variables.insert(name.clone(), value.clone());
+    }
+    Ok(variables)
+}
+
+/// How programs inside find the egress proxy, in both cases of letters.
+fn proxy_variables() -> impl Iterator<Item = (String, String)> {
+    let proxy = format!("http://127.0.0.1:{PROXY_PORT}");
+    let direct = "localhost,127.0.0.1,::1".to_owned();
+    [
+        ("HTTP_PROXY", proxy.clone()),
+        ("HTTPS_PROXY", proxy.clone()),
+        ("ALL_PROXY", proxy),
+        ("NO_PROXY", direct),
+    ]
+    .into_iter()
+    .flat_map(|(name, value)| {
+        [
+            (name.to_owned(), value.clone()),
+            (name.to_ascii_lowercase(), value),
+        ]
+    })
+}
+
+fn limits(spec: &SandboxSpec, template: &Template) -> Result<Limits, PlanError> {
+    let time = match (spec.time, template.time) {
+        (None, time) => time,
+        (Some(asked), Lifetime::Total(most)) if asked.millis > most.millis => {
+            return Err(PlanError::Time {
+                template: template.name.clone(),
+            });
+        }
+        (Some(asked), Lifetime::Total(_) | Lifetime::Owner | Lifetime::Silent(_)) => {
+            Lifetime::Total(asked)
+        }
+    };
+    Ok(Limits {
+        memory: template.memory,
+        cpu_milli: template.cpu_milli,
+        pids: template.pids,
+        time,
+        disk: template.disk,
+        file_size: template.file_size,
+    })
+}
+
+fn reach(spec: &SandboxSpec, settings: &Settings, host: &Host) -> Reach {
+    let mut read: Vec<PathBuf> = host.system.clone();
+    read.extend(["/etc", "/proc", "/dev"].map(PathBuf::from));
+    read.extend(settings.tools.iter().chain(&spec.read).cloned());
+    let mut write: Vec<PathBuf> = ["/tmp", "/var/tmp", "/run", HOME, "/dev"]
+        .map(PathBuf::from)
+        .to_vec();
+    if let Some(project) = &spec.project {
+        match (&spec.layer, spec.writable.is_empty()) {
+            (Some(_), true) => write.push(project.clone()),
+            (Some(_), false) => {
+                read.push(project.clone());
+                write.extend(spec.writable.iter().cloned());
+            }
+            (None, _) => read.push(project.clone()),
+        }
+    }
+    Reach { read, write }
+}
+
+#[cfg(test)]
+mod tests;
