@@ -93,6 +93,11 @@ const NEEDS: &[Need] = &[
         is_there: || find_program("curl").is_some(),
     },
     Need {
+        what: "openssl",
+        package: "openssl",
+        is_there: || find_program("openssl").is_some(),
+    },
+    Need {
         what: "Python with pytest",
         package: "python3-pytest",
         is_there: || has_module("pytest"),
@@ -200,8 +205,40 @@ fn apt_get(prefix: &[&str], arguments: &[&str]) -> Command {
     command
 }
 
-/// Adds rustfmt and clippy to the toolchain; the text says what is missing.
+/// The targets that tests build small guests for.
+const GUEST_TARGETS: [&str; 2] = ["wasm32-wasip1", "wasm32-wasip2"];
+
+/// Adds rustfmt, clippy and the guests' targets to the toolchain; the text
+/// says what is missing.
 fn install_components() -> Option<String> {
+    install_tools().or_else(install_guest_targets)
+}
+
+fn install_guest_targets() -> Option<String> {
+    let there = || {
+        let sysroot = capture(Command::new("rustc").args(["--print", "sysroot"]));
+        let libraries = sysroot.map(|root| Path::new(root.trim()).join("lib/rustlib"));
+        libraries.is_some_and(|libraries| {
+            GUEST_TARGETS
+                .iter()
+                .all(|target| libraries.join(target).is_dir())
+        })
+    };
+    if there() {
+        return None;
+    }
+    let mut add = Command::new("rustup");
+    add.args(["target", "add"]).args(GUEST_TARGETS);
+    (capture(&mut add).is_none() || !there()).then(|| {
+        format!(
+            "the targets for WASM are missing and rustup could not add them; \
+             run: rustup target add {}",
+            GUEST_TARGETS.join(" ")
+        )
+    })
+}
+
+fn install_tools() -> Option<String> {
     let there = |name: &str| capture(cargo().args([name, "--version"])).is_some();
     let all = || there("fmt") && there("clippy");
     if all() {
