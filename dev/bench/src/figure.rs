@@ -125,7 +125,7 @@ impl fmt::Display for Bar {
             Self::Under(seconds) => write!(f, "under {}", show_time(*seconds)),
             Self::P99Under(seconds) => write!(f, "p99 under {}", show_time(*seconds)),
             Self::PerSecond(rate) => write!(f, "at least {}/s", show_count(*rate)),
-            Self::TimesReference(times) => write!(f, "at least {times}x the reference"),
+            Self::TimesReference(times) => write!(f, "at least {times:.2}x the reference"),
             Self::Inform => f.write_str("–"),
         }
     }
