@@ -3,6 +3,7 @@
 //! Reads only.
 
 use std::fs;
+use std::path::Path;
 
 use crate::corpus::look;
 use crate::corpus::prelude::*;
@@ -18,11 +19,22 @@ pub(crate) const ATTACK: Attack = Attack::new(
 
 fn attempt(_: &Stage) -> Outcome {
     let tries = look::processes().map(|process| match fs::read_dir(process.join("fd")) {
-        Ok(entries) => Outcome::best(entries.flatten().map(|entry| look::read(entry.path()))),
+        Ok(entries) => Outcome::best(
+            entries
+                .flatten()
+                .map(|entry| entry.path())
+                .filter(|path| !is_pipe(path))
+                .map(look::read),
+        ),
         Err(error) => Outcome::stopped(&format!("list files of {}", process.display()), error),
     });
     match Outcome::best(tries.take(10_000)) {
         Outcome::Unavailable { .. } => Outcome::blocked("no other process is to be seen"),
         outcome => outcome,
     }
+}
+
+/// Reading a pipe would take the marker out of this attempt's own output.
+fn is_pipe(descriptor: &Path) -> bool {
+    fs::read_link(descriptor).is_ok_and(|target| target.to_string_lossy().starts_with("pipe:"))
 }
