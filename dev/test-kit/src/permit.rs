@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use fluffy_base::Timestamp;
+use fluffy_base::id::SandboxId;
 use fluffy_policy::extension::NoExtensions;
 use fluffy_policy::grant::{Grant, GrantLists};
 use fluffy_policy::{Context, Engine, Permit, Principal, PrincipalKind, Request, Sources};
@@ -30,7 +31,11 @@ pub fn permit(action: &str, resource: Option<&str>) -> Permit {
     })
     .expect("`*` is a pattern");
     let request = Request {
-        principal: Principal::new(PrincipalKind::User, "user", Arc::new(grant)),
+        principal: Principal {
+            // Most effects are permitted only from inside one.
+            sandbox: Some(SandboxId::from_bits(1)),
+            ..Principal::new(PrincipalKind::User, "user", Arc::new(grant))
+        },
         action: action.into(),
         resource: resource.map(str::to_owned),
         context: Context::default(),

@@ -1,19 +1,19 @@
 //! Which permit each effect on a layer needs.
 //!
-//! A layer has no actions of its own: making one belongs to starting a sandbox,
-//! undoing and dropping are writing and removing below the project's root, and
-//! merging is merging.
+//! Making a layer belongs to starting a sandbox, and merging is merging; what
+//! is done to a layer itself is permitted for that one layer.
 
+use fluffy_base::id::LayerId;
 use fluffy_policy::Permit;
 
 /// Making a layer is a part of starting a sandbox.
 pub const CREATE: &str = "sandbox.create";
 
-/// Going back to a snapshot writes anywhere in the layer; the resource is `/`.
-pub const RESTORE: &str = "fs.write";
+/// Going back to a snapshot; the resource is the layer's id.
+pub const RESTORE: &str = "layer.restore";
 
-/// Dropping removes everything in the layer; the resource is `/`.
-pub const DROP: &str = "fs.remove";
+/// Throwing it away; the resource is the layer's id.
+pub const DROP: &str = "layer.drop";
 
 /// Merging, and ending a merge that was interrupted.
 pub const MERGE: &str = "merge.apply";
@@ -28,16 +28,24 @@ pub struct WrongPermit {
     pub given: String,
 }
 
-/// Refuses a permit for another action, or for less than the whole layer.
+/// Refuses a permit for another action.
 pub(crate) fn check(permit: &Permit, action: &str) -> Result<(), WrongPermit> {
-    let whole = permit.resource().is_none_or(|resource| resource == "/");
-    if permit.action() == action && (action == CREATE || whole) {
+    if permit.action() == action {
         return Ok(());
     }
     Err(wrong(permit, action.to_owned()))
 }
 
-/// Whether a permit is for exactly this action on this path.
+/// Refuses a permit for another action, or for another layer.
+pub(crate) fn check_for(permit: &Permit, action: &str, layer: LayerId) -> Result<(), WrongPermit> {
+    let layer = layer.to_string();
+    if covers(permit, &[action], &layer) {
+        return Ok(());
+    }
+    Err(wrong(permit, format!("{action}.{layer}")))
+}
+
+/// Whether a permit is for exactly this action on this resource.
 pub(crate) fn covers(permit: &Permit, actions: &[&str], resource: &str) -> bool {
     actions.contains(&permit.action()) && permit.resource() == Some(resource)
 }

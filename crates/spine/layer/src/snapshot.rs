@@ -134,7 +134,7 @@ impl HeldLayer {
     /// # Errors
     /// There is no such snapshot, or it cannot be copied; nothing has changed.
     pub fn restore(&self, permit: Permit, snapshot: SnapshotId) -> Result<(), RestoreError> {
-        permit::check(&permit, permit::RESTORE)?;
+        permit::check_for(&permit, permit::RESTORE, self.layer().id())?;
         self.check_open()?;
         let source = self.snapshots_folder().join(snapshot.to_string());
         if !source.join(RECORD).exists() {

@@ -15,7 +15,7 @@ use fluffy_policy::Permit;
 use crate::base::BaseIndex;
 use crate::copy::{CopyError, CopyOf, Limits, copy_tree, remove_tree};
 use crate::error::{Explain, FileError};
-use crate::layer::{HeldLayer, Layer, place_of, prepare};
+use crate::layer::{HeldLayer, Layer, ReadLayerError, place_of, prepare};
 use crate::manifest::Manifest;
 use crate::moment::settled_now;
 use crate::permit::{self, WrongPermit};
@@ -276,14 +276,30 @@ impl LayerStore {
     /// # Errors
     /// The permit is for something else, or a file cannot be removed.
     pub fn drop_layer(&self, permit: Permit, held: HeldLayer) -> Result<(), DropLayerError> {
-        permit::check(&permit, permit::DROP)?;
-        let folder = held.layer().folder().to_owned();
+        permit::check_for(&permit, permit::DROP, held.layer().id())?;
+        Ok(self.remove(&held)?)
+    }
+
+    /// Gives an empty layer back; says whether it was empty. Needs no permit:
+    /// there is nothing to lose.
+    ///
+    /// # Errors
+    /// The layer cannot be read, or a file cannot be removed.
+    pub fn give_back(&self, held: HeldLayer) -> Result<bool, ReadLayerError> {
+        let changes = held.changes()?;
+        let is_empty = changes.list.is_empty() && changes.problems.is_empty();
+        if is_empty {
+            self.remove(&held)?;
+        }
+        Ok(is_empty)
+    }
+
+    fn remove(&self, held: &HeldLayer) -> Result<(), FileError> {
+        let folder = held.layer().folder();
         let hidden = self.folder.join(format!(".{}.dropped", held.layer().id()));
-        fs::rename(&folder, &hidden).at("remove", &folder)?;
+        fs::rename(folder, &hidden).at("remove", folder)?;
         sync_directory(&self.folder)?;
-        remove_tree(&hidden)?;
-        drop(permit);
-        Ok(())
+        remove_tree(&hidden)
     }
 
     /// Removes layers that were never finished or not wholly removed, and what

@@ -98,6 +98,8 @@ actions! {
     "kv.get"            Name    "read a value from a plugin's store"
     "kv.list"           Name    "list the keys of a plugin's store"
     "kv.set"            Name    "write a value to a plugin's store"
+    "layer.drop"        Name    "throw a layer and all that is in it away"
+    "layer.restore"     Name    "put a layer back to a snapshot of it"
     "ledger.admin"      None    "rebuild, archive and verify the platform's ledger"
     "ledger.read"       Name    "read recorded events"
     "log.write"         None    "write to the log"

@@ -257,39 +257,12 @@ pub(crate) fn configuration() -> Config {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::task::Poll;
-
-    use fluffy_base::Timestamp;
-    use fluffy_policy::extension::NoExtensions;
-    use fluffy_policy::grant::{Grant, GrantLists};
-    use fluffy_policy::{Context, Principal, PrincipalKind, Request, Sources};
 
     use super::*;
 
     fn permit() -> Permit {
-        let rules = "version: 1\ncapabilities:\n  \
-            - { name: it, match: { action: sandbox.exec }, do: allow }\n";
-        let sources = Sources {
-            project: Some(rules),
-            ..Sources::default()
-        };
-        let all = || vec!["*".to_owned()];
-        let grant = Grant::build(&GrantLists {
-            capabilities: all(),
-            deny_capabilities: vec![],
-            workspace: all(),
-            user: all(),
-        });
-        let request = Request {
-            principal: Principal::new(PrincipalKind::User, "user", Arc::new(grant.unwrap())),
-            action: "sandbox.exec".into(),
-            resource: Some("wasm".into()),
-            context: Context::default(),
-        };
-        let engine = fluffy_policy::Engine::load(&sources, 1).unwrap();
-        let decision = engine.evaluate(&request, Timestamp::from_micros(0), &NoExtensions);
-        decision.into_permit().unwrap()
+        fluffy_test_kit::permit("sandbox.exec", Some("wasm"))
     }
 
     fn wait_until(condition: impl Fn() -> bool) {

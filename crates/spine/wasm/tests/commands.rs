@@ -23,7 +23,7 @@ use fluffy_wasm::{
     Value, WasmTier,
 };
 use kit::probe::{TARGETS, probe};
-use kit::{number, patient, permit, permit_for, program, run, tier, wait};
+use kit::{number, patient, permit, program, run, tier, wait};
 
 fn command(arguments: &[&str], limits: Limits) -> Command {
     let mut all = vec!["probe".to_owned()];
@@ -247,9 +247,17 @@ fn a_permit_for_something_else_does_not_run_anything() {
         &tier,
         r#"(module (func (export "_start")) (func (export "run")))"#,
     );
-    let ran = wait(tier.run(permit_for("secret.use"), &program, Command::default()));
+    let ran = wait(tier.run(
+        fluffy_test_kit::permit("secret.use", Some("wasm")),
+        &program,
+        Command::default(),
+    ));
     assert!(matches!(ran, Err(RunError::Permit { action }) if action == "secret.use"));
-    let called = tier.call(permit_for("secret.use"), &program, &Call::default());
+    let called = tier.call(
+        fluffy_test_kit::permit("secret.use", Some("wasm")),
+        &program,
+        &Call::default(),
+    );
     assert!(matches!(called, Err(CallError::Permit { .. })));
     // Control: the same with the right one.
     assert_eq!(run(&tier, &program, Command::default()).ended, DONE);

@@ -23,6 +23,7 @@ use crate::session::Here;
 const CEILING: &[&str] = &[
     "fs.remove.*",
     "fs.write.*",
+    "layer.drop.*",
     "merge.apply",
     "net.connect.*",
     "sandbox.create.*",

@@ -114,9 +114,18 @@ pub(crate) fn drop_held(desk: &Desk, store: &LayerStore, held: HeldLayer) -> Res
     remove(desk, store, held, Yes::Given)
 }
 
-/// Removes a layer, with a permit for removing everything in it.
+/// Gives a layer back that nothing was written to; another one is kept.
+pub(crate) fn give_back(store: &LayerStore, held: HeldLayer) -> Result<(), Failure> {
+    match store.give_back(held) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(unreadable(&error).into()),
+    }
+}
+
+/// Removes a layer, with a permit for just that one.
 fn remove(desk: &Desk, store: &LayerStore, held: HeldLayer, yes: Yes) -> Result<(), Failure> {
-    let request = desk.request(permit::DROP, Some("/"), &Context::default());
+    let id = held.layer().id().to_string();
+    let request = desk.request(permit::DROP, Some(&id), &Context::default());
     let granted = desk.permit(&request, yes)?;
     store
         .drop_layer(granted.permit, held)

@@ -68,7 +68,7 @@ fn a_deny_is_stronger_than_the_flag() {
             "deny.yaml",
             &format!(
                 "version: 1\ncapabilities:\n\
-                 - {{ name: run, match: {{ action: [sandbox.create, shell.exec, fs.remove] }}, do: allow }}\n\
+                 - {{ name: run, match: {{ action: [sandbox.create, shell.exec] }}, do: allow }}\n\
                  - {{ name: never, match: {{ action: net.connect, host: [\"greeter.test:{port}\"] }}, do: deny, reason: no }}\n"
             ),
         )

@@ -352,7 +352,6 @@ fn what_policy_denies_does_not_run() {
         .write(
             "deny.yaml",
             "version: 1\ncapabilities:\n- { name: make, match: { action: sandbox.create }, do: allow }\n\
-             - { name: drop, match: { action: fs.remove }, do: allow }\n\
              - { name: never, match: { action: shell.exec }, do: deny, reason: Nothing runs here }\n",
         )
         .unwrap();
@@ -399,7 +398,7 @@ fn a_policy_adds_templates() {
         .write(
             "added.yaml",
             "version: 1\ntemplates:\n  quick: { based_on: code-executor, time: 1s }\ncapabilities:\n\
-             - { name: run, match: { action: [sandbox.create, shell.exec, fs.remove] }, do: allow }\n",
+             - { name: run, match: { action: [sandbox.create, shell.exec] }, do: allow }\n",
         )
         .unwrap();
     site.ends(125, &run(&["--template", "quick"], "true"));

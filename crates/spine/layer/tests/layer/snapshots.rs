@@ -2,14 +2,15 @@
 
 use std::os::unix::fs::symlink;
 
-use fluffy_base::id::SnapshotId;
-use fluffy_layer::{HoldLayerError, LayerKind, LayerStore, permit as permits};
+use fluffy_base::id::{LayerId, SnapshotId};
+use fluffy_layer::{HeldLayer, HoldLayerError, LayerKind, LayerStore, permit as permits};
+use fluffy_policy::Permit;
 
 use crate::support::{Stage, files_in, kinds, merge, permit};
 
 const PROJECT: &str = "mkdir -p src/deep; echo one >src/a; echo two >src/b; echo three >src/deep/c";
 
-fn shown(held: &fluffy_layer::HeldLayer) -> Vec<String> {
+fn shown(held: &HeldLayer) -> Vec<String> {
     let list = held.changes().unwrap().list;
     list.iter()
         .map(|change| format!("{} {:?}", change.path, change.kind))
@@ -31,26 +32,22 @@ fn going_back_restores_exactly_what_was() {
         stage.in_layer(&held, "rm -r src; echo gone >src");
         assert_ne!(shown(&held), before);
 
-        held.restore(permit(permits::RESTORE, Some("/")), full.id)
-            .unwrap();
+        held.restore(restoring(&held), full.id).unwrap();
         assert_eq!(shown(&held), before, "{kind:?}");
         // A sandbox sees it too, and can go on from there.
         stage.in_layer(
             &held,
             "grep -q more src/a; test ! -e src/deep/c; test -d src/deep; echo on >>src/n",
         );
-        held.restore(permit(permits::RESTORE, Some("/")), full.id)
-            .unwrap();
+        held.restore(restoring(&held), full.id).unwrap();
         assert_eq!(shown(&held), before, "a snapshot can be restored again");
 
-        held.restore(permit(permits::RESTORE, Some("/")), empty.id)
-            .unwrap();
+        held.restore(restoring(&held), empty.id).unwrap();
         assert_eq!(shown(&held), [""; 0], "{kind:?}");
         stage.in_layer(&held, "cat src/deep/c >/dev/null");
         let ids: Vec<SnapshotId> = held.snapshots().unwrap().iter().map(|s| s.id).collect();
         assert_eq!(ids, [empty.id, full.id]);
-        held.restore(permit(permits::RESTORE, Some("/")), full.id)
-            .unwrap();
+        held.restore(restoring(&held), full.id).unwrap();
         assert!(merge(held).retired);
         assert_eq!(stage.files()["src/a"], "644 one\\nmore\\n");
     }
@@ -65,8 +62,7 @@ fn bases_go_back_with_the_content() {
         let snapshot = held.snapshot().unwrap();
         stage.in_layer(&held, "rm lines new");
         stage.in_project("sed -i s/5/five/ lines");
-        held.restore(permit(permits::RESTORE, Some("/")), snapshot.id)
-            .unwrap();
+        held.restore(restoring(&held), snapshot.id).unwrap();
         assert!(merge(held).retired, "{kind:?}");
         assert_eq!(stage.files()["lines"], "644 eins\\n2\\n3\\n4\\nfive\\n");
     }
@@ -83,15 +79,15 @@ fn a_wrong_permit_or_snapshot_changes_nothing() {
         held.restore(permit("fs.write", Some("/src/a")), snapshot.id)
             .is_err()
     );
-    assert!(
-        held.restore(permit("fs.remove", Some("/")), snapshot.id)
-            .is_err()
-    );
+    let other = LayerId::from_bits(7).to_string();
+    for wrong in [
+        permit(permits::DROP, Some(&held.layer().id().to_string())),
+        permit(permits::RESTORE, Some(&other)),
+    ] {
+        assert!(held.restore(wrong, snapshot.id).is_err());
+    }
     let unknown = SnapshotId::from_bits(7);
-    assert!(
-        held.restore(permit(permits::RESTORE, Some("/")), unknown)
-            .is_err()
-    );
+    assert!(held.restore(restoring(&held), unknown).is_err());
     assert_eq!(shown(&held), before);
 }
 
@@ -113,13 +109,13 @@ fn one_at_a_time_and_what_is_dropped_is_gone() {
         assert!(
             stage
                 .store
-                .drop_layer(permit("fs.read", Some("/")), held)
+                .drop_layer(permit(permits::DROP, Some("lay_other")), held)
                 .is_err()
         );
         let held = stage.store.find(&id).unwrap().hold().unwrap();
         stage
             .store
-            .drop_layer(permit(permits::DROP, Some("/")), held)
+            .drop_layer(permit(permits::DROP, Some(&id)), held)
             .unwrap();
         assert!(stage.store.find(&id).is_err());
         let left = files_in(&stage.home().join("state"));
@@ -184,4 +180,26 @@ fn a_project_that_holds_the_store_is_refused() {
     assert!(create(home.path()).is_err());
     assert!(create(&home.path().join("layers")).is_err());
     assert!(create(&home.path().join("nowhere")).is_err());
+}
+
+#[test]
+fn an_empty_layer_is_given_back_and_another_is_kept() {
+    for kind in kinds() {
+        let stage = Stage::new(PROJECT);
+        let held = stage.create(kind);
+        let id = held.layer().id().to_string();
+        assert!(stage.store.give_back(held).unwrap());
+        assert!(stage.store.find(&id).is_err());
+
+        let held = stage.create(kind);
+        let id = held.layer().id().to_string();
+        stage.in_layer(&held, "echo work >new");
+        assert!(!stage.store.give_back(held).unwrap());
+        let held = stage.store.find(&id).unwrap().hold().unwrap();
+        assert_eq!(shown(&held).len(), 1, "{kind:?}");
+    }
+}
+
+fn restoring(held: &HeldLayer) -> Permit {
+    permit(permits::RESTORE, Some(&held.layer().id().to_string()))
 }

@@ -7,18 +7,14 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
-use fluffy_base::Timestamp;
-use fluffy_base::id::SandboxId;
 use fluffy_layer::{
-    HeldLayer, LayerDirectories, LayerKind, LayerStore, MergePlan, MergeReport, TreePath, permit,
+    HeldLayer, LayerDirectories, LayerKind, LayerStore, MergePlan, MergeReport, TreePath,
+    permit as permits,
 };
-use fluffy_policy::document::PolicyFile;
-use fluffy_policy::extension::NoExtensions;
-use fluffy_policy::grant::{Grant, GrantLists};
-use fluffy_policy::rule::Origin;
-use fluffy_policy::{Context, Engine, Permit, Principal, PrincipalKind, Request};
+use fluffy_policy::Permit;
+pub(crate) use fluffy_test_kit::permit;
 use tempfile::TempDir;
 
 /// A project and a store that are gone after the test.
@@ -53,7 +49,7 @@ impl Stage {
 
     pub(crate) fn create(&self, kind: LayerKind) -> HeldLayer {
         let created = self.store.create(
-            permit(permit::CREATE, Some("code-executor")),
+            permit(permits::CREATE, Some("code-executor")),
             &self.project(),
             kind,
         );
@@ -174,44 +170,8 @@ pub(crate) fn files_in(root: &Path) -> BTreeMap<String, String> {
     files
 }
 
-/// A permit for exactly this, from the real engine.
-pub(crate) fn permit(action: &str, resource: Option<&str>) -> Permit {
-    static ENGINE: OnceLock<Engine> = OnceLock::new();
-    let engine = ENGINE.get_or_init(|| {
-        let rules =
-            "version: 1\ncapabilities:\n  - { name: all, match: { action: [\"fs.*\", merge.apply, sandbox.create] }, do: allow }\n";
-        let file = PolicyFile::parse(rules, Origin::Project);
-        Engine::build(
-            vec![file.unwrap_or_else(|error| panic!("{:#?}", error.findings))],
-            1,
-        )
-    });
-    let all = || vec!["*".to_owned()];
-    let lists = GrantLists {
-        capabilities: all(),
-        deny_capabilities: Vec::new(),
-        workspace: all(),
-        user: all(),
-    };
-    let grant = Arc::new(Grant::build(&lists).unwrap());
-    let request = Request {
-        principal: Principal {
-            sandbox: Some(SandboxId::from_bits(1)),
-            ..Principal::new(PrincipalKind::User, "maria", grant)
-        },
-        action: action.to_owned(),
-        resource: resource.map(str::to_owned),
-        context: Context::default(),
-    };
-    let decision = engine.evaluate(&request, Timestamp::from_micros(1), &NoExtensions);
-    decision.into_permit().unwrap_or_else(|refusal| {
-        let reasons: Vec<&str> = refusal.decision().reasons().collect();
-        panic!("{action} {resource:?}: {reasons:?}")
-    })
-}
-
 pub(crate) fn merge_permit() -> Permit {
-    permit(permit::MERGE, None)
+    permit(permits::MERGE, None)
 }
 
 /// Plans and applies, expecting nothing in the way.

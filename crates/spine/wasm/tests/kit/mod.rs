@@ -4,13 +4,9 @@
 
 pub(crate) mod probe;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use fluffy_base::Timestamp;
-use fluffy_policy::extension::NoExtensions;
-use fluffy_policy::grant::{Grant, GrantLists};
-use fluffy_policy::{Context, Engine, Permit, Principal, PrincipalKind, Request, Sources};
+use fluffy_policy::Permit;
 use fluffy_wasm::{
     Bounds, Call, CallError, Command, Finished, Limits, Program, Returned, Stop, Usage, Value,
     WasmTier,
@@ -21,39 +17,9 @@ pub(crate) fn tier() -> WasmTier {
     WasmTier::start(Bounds::default()).unwrap()
 }
 
-/// A permit for the action, from a policy that allows just that.
-pub(crate) fn permit_for(action: &str) -> Permit {
-    let rules = format!(
-        "version: 1\ncapabilities:\n  - {{ name: it, match: {{ action: {action} }}, do: allow }}\n"
-    );
-    let sources = Sources {
-        project: Some(&rules),
-        ..Sources::default()
-    };
-    let engine = Engine::load(&sources, 1).unwrap();
-    let all = || vec!["*".to_owned()];
-    let grant = Grant::build(&GrantLists {
-        capabilities: all(),
-        deny_capabilities: vec![],
-        workspace: all(),
-        user: all(),
-    })
-    .unwrap();
-    let request = Request {
-        principal: Principal::new(PrincipalKind::User, "user", Arc::new(grant)),
-        action: action.into(),
-        resource: Some("wasm".into()),
-        context: Context::default(),
-    };
-    engine
-        .evaluate(&request, Timestamp::from_micros(0), &NoExtensions)
-        .into_permit()
-        .unwrap()
-}
-
 /// A permit for running a program.
 pub(crate) fn permit() -> Permit {
-    permit_for("sandbox.exec")
+    fluffy_test_kit::permit("sandbox.exec", Some("wasm"))
 }
 
 /// Compiles a program from text.

@@ -101,11 +101,11 @@ fn settle(
     mut held: HeldLayer,
     difference: &Difference,
 ) -> Result<(Fate, u8), Failure> {
-    let inside = ending.desk.inside(ran.sandbox);
     if is_empty(difference) {
-        layer::drop_held(&inside, ending.store, held)?;
+        layer::give_back(ending.store, held)?;
         return Ok((Fate::Empty, code));
     }
+    let inside = ending.desk.inside(ran.sandbox);
     if aftermath.discard {
         layer::drop_held(&inside, ending.store, held)?;
         return Ok((Fate::Discarded, code));

@@ -111,8 +111,9 @@ impl Run<'_> {
         let ran = match ran {
             Ok(ran) => ran,
             Err(failure) => {
-                // Nothing ran, so nothing is in it.
-                let _ = layer::drop_held(self.desk, &store, held);
+                // Mostly nothing ran. If something did, it is kept, and the
+                // reason why there is no more to say comes first.
+                let _ = layer::give_back(&store, held);
                 return Err(failure);
             }
         };
