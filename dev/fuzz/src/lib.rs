@@ -8,6 +8,7 @@
 mod base;
 mod egress;
 mod ipc;
+mod layer;
 mod ledger;
 mod policy;
 mod text;
@@ -90,6 +91,14 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "token",
         run: policy::token,
+    },
+    Target {
+        name: "tree_path",
+        run: layer::tree_path,
+    },
+    Target {
+        name: "unified_diff",
+        run: layer::unified_diff,
     },
     Target {
         name: "units",

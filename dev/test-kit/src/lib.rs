@@ -8,6 +8,7 @@
 mod account;
 mod context;
 mod engine;
+mod lifeline;
 mod permit;
 mod postgres;
 mod seed;

@@ -1,7 +1,8 @@
 //! A subject that is a program in front of another: `bwrap … -- worker`.
 //!
-//! Covers bare `bwrap`, `docker run`, our own `fluffy sandbox run` and no
-//! isolation at all. Output is bounded, waiting too. Must never use a shell.
+//! Covers bare `bwrap`, our own `fluffy sandbox run` and no isolation at all;
+//! `docker` puts one around `docker run`. Output is bounded, waiting too. Must
+//! never use a shell.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -53,6 +54,8 @@ pub enum Word {
     Aftermath(Vec<String>, Vec<String>),
     /// These words before each permitted host, if there is a network.
     Allow(Vec<String>),
+    /// These words if it sits at a terminal.
+    AtTerminal(Vec<String>),
     /// The attack's name and its stage.
     Arguments,
 }
@@ -141,6 +144,11 @@ impl CommandSubject {
                             line.extend(before.clone());
                             line.push(allow.to_string());
                         }
+                    }
+                }
+                Word::AtTerminal(words) => {
+                    if trial.streams == Streams::Terminal {
+                        line.extend(words.clone());
                     }
                 }
                 Word::Arguments => line.extend(trial.arguments.clone()),

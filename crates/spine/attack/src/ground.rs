@@ -171,6 +171,7 @@ impl Ground {
     ) -> Vec<Alarm> {
         let mut alarms = Vec::new();
         self.look_for_secrets(said, output, &mut alarms);
+        self.look_for_plants(said, &mut alarms);
         if contains(typed, self.stage.nonce.as_bytes()) {
             alarms.push(Alarm::Typed);
         }
@@ -202,6 +203,23 @@ impl Ground {
         let left = survivor::remains(&self.stage.nonce, &self.stage.unique());
         alarms.extend(left.into_iter().map(|what| Alarm::LeftBehind { what }));
         alarms
+    }
+
+    /// Looks for what an attempt says it left, and removes it.
+    fn look_for_plants(&self, said: Option<&Outcome>, alarms: &mut Vec<Alarm>) {
+        let Some(Outcome::Succeeded { loot, .. }) = said else {
+            return;
+        };
+        let unique = self.stage.unique();
+        let named = |path: &&Path| path.is_absolute() && path.ends_with(&unique);
+        for path in loot.iter().map(Path::new).filter(named) {
+            // Nobody else knows this name, so what bears it is the attempt's.
+            if fs::remove_file(path).is_ok() {
+                alarms.push(Alarm::Changed {
+                    path: path.to_owned(),
+                });
+            }
+        }
     }
 
     fn look_for_secrets(&self, said: Option<&Outcome>, output: &[u8], alarms: &mut Vec<Alarm>) {

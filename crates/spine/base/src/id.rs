@@ -133,6 +133,8 @@ typed_ids! {
     SessionId = "ses";
     /// One kept state of a layer, to go back to.
     SnapshotId = "snp";
+    /// One task of the scheduler.
+    TaskId = "tsk";
     /// One short-lived proof of an earlier decision.
     TokenId = "tok";
 }

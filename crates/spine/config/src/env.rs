@@ -11,6 +11,8 @@ use std::fmt;
 /// What every variable of ours starts with.
 pub const PREFIX: &str = "FLUFFY_";
 
+/// How many seconds a kernel stays when nobody needs it.
+pub const FLUFFY_KERNEL_LINGER: &str = "FLUFFY_KERNEL_LINGER";
 /// Where our own files live, instead of the XDG state directory.
 pub const FLUFFY_STATE_DIR: &str = "FLUFFY_STATE_DIR";
 /// The user's home directory.
@@ -26,6 +28,10 @@ pub const XDG_STATE_HOME: &str = "XDG_STATE_HOME";
 
 /// Every variable that is not a configuration key, and what it does.
 pub const VARIABLES: &[(&str, &str)] = &[
+    (
+        FLUFFY_KERNEL_LINGER,
+        "how many seconds the kernel stays after the last session and client; default 60",
+    ),
     (
         FLUFFY_STATE_DIR,
         "where fluffy keeps its own files; default `$XDG_STATE_HOME/fluffy`",

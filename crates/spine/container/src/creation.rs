@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use fluffy_base::id::SandboxId;
 use fluffy_contract::isolation::SandboxSpec;
+use fluffy_sandbox::failure::{refused, system};
 use fluffy_sandbox::plan::{Host, Mount, Plan, Reach, Settings};
 use fluffy_sandbox::protocol::{self, Failure, FailureKind, Report};
 use futures_util::future::{join_all, try_join_all};
@@ -224,7 +225,9 @@ impl Site {
             labels,
             most_processes: self.most_processes,
         };
-        let body = shape.body().map_err(|error| refused(&error.to_string()))?;
+        let body = shape
+            .body()
+            .map_err(|error| refused("the sandbox", &error.to_string()))?;
         let name = format!("fluffy-{}", plan.sandbox);
         let container = self.engine.create(&name, body).await?;
         let started = self.start(&container, plan, &listener, &control).await;
@@ -367,24 +370,4 @@ fn selinux_fix() -> Option<String> {
         "SELinux keeps containers from the host's files: use tier `process`, or set          `label = false` under `[containers]` in containers.conf (Podman)"
             .to_owned()
     })
-}
-
-/// The system refused something that should work everywhere.
-pub(crate) fn system(what: &str, error: &io::Error) -> Failure {
-    Failure {
-        kind: FailureKind::System,
-        what: format!("cannot {what}"),
-        why: error.to_string(),
-        fix: None,
-    }
-}
-
-/// Something no sandbox may have.
-pub(crate) fn refused(why: &str) -> Failure {
-    Failure {
-        kind: FailureKind::Refused,
-        what: "the sandbox is refused".to_owned(),
-        why: why.to_owned(),
-        fix: None,
-    }
 }

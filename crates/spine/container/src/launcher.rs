@@ -15,6 +15,7 @@ use std::time::Duration;
 use fluffy_base::Digest;
 use fluffy_base::id::SandboxId;
 use fluffy_contract::isolation::SandboxSpec;
+use fluffy_sandbox::failure::{ended, refused, system};
 use fluffy_sandbox::launcher::ownership::Ownership;
 use fluffy_sandbox::plan::{Host, Settings};
 use fluffy_sandbox::protocol::{self, Answer, Ask, Failure, Notice, Question, Reply, Warm};
@@ -23,12 +24,12 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::carry::Carried;
-use crate::creation::{Site, refused, system};
+use crate::creation::Site;
 use crate::engine::{Brand, Engine, EngineError, Listed, Removal};
 use crate::filter;
 use crate::host_image::HostImage;
 use crate::images::Images;
-use crate::sandbox::{self, Asked, Numbered, ended};
+use crate::sandbox::{self, Asked, Numbered};
 use crate::shape::{OWNER_LABEL, STATE_LABEL, User};
 
 /// How often what dead launchers left is looked for.
@@ -206,7 +207,10 @@ impl Launcher {
                 return;
             }
             Ask::Attach { .. } => {
-                let failure = refused("engines add no mount to a container that exists");
+                let failure = refused(
+                    "the sandbox",
+                    "engines add no mount to a container that exists",
+                );
                 return self.client.answer(id, Answer::Failed { failure }, &[]);
             }
             Ask::Exec {
@@ -251,9 +255,12 @@ impl Launcher {
 
     fn create(&mut self, id: u64, sandbox: SandboxId, spec: SandboxSpec, warm: Warm) {
         let failure = match (warm, self.sandboxes.get(&sandbox)) {
-            (Warm::Waiting, _) => Some(refused("engines add no mount to a container that exists")),
+            (Warm::Waiting, _) => Some(refused(
+                "the sandbox",
+                "engines add no mount to a container that exists",
+            )),
             (Warm::Complete, Some(handle)) if !handle.task.is_finished() => {
-                Some(refused("the sandbox's id is in use"))
+                Some(refused("the sandbox", "the sandbox's id is in use"))
             }
             (Warm::Complete, _) => None,
         };

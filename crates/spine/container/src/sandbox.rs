@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use fluffy_base::id::SandboxId;
 use fluffy_contract::isolation::{Command, Exit, Limit, SandboxSpec};
-use fluffy_sandbox::protocol::{self, Answer, ExecId, Failure, FailureKind, Notice, Order, Report};
+use fluffy_sandbox::failure::{ended, refused};
+use fluffy_sandbox::protocol::{self, Answer, ExecId, Failure, Notice, Order, Report};
 use fluffy_sandbox::template::Lifetime;
 use fluffy_sandbox::watch::{Memory, Watch};
 use rustix::net::Shutdown;
@@ -23,7 +24,7 @@ use tokio::time::{Instant, sleep_until};
 
 use self::exec::{Exec, explain};
 use crate::counters::Counters;
-use crate::creation::{Heard, Made, NotMade, Site, refused};
+use crate::creation::{Heard, Made, NotMade, Site};
 use crate::launcher::Client;
 
 /// How long a killed container may take to notice before the engine ends it.
@@ -213,7 +214,7 @@ impl Running {
     fn in_use(&self) -> Result<(), Failure> {
         match self.state {
             State::Running => Ok(()),
-            State::Paused(_) => Err(refused("the sandbox is paused")),
+            State::Paused(_) => Err(refused("the sandbox", "the sandbox is paused")),
             State::Stopping { .. } | State::Ended => Err(ended()),
         }
     }
@@ -227,7 +228,7 @@ impl Running {
     ) -> Result<Option<Answer>, Failure> {
         self.in_use()?;
         if self.execs.contains_key(&exec) {
-            return Err(refused("the command's number is in use"));
+            return Err(refused("the sandbox", "the command's number is in use"));
         }
         let most = match self.made.plan.limits.time {
             Lifetime::Total(span) => Some(Duration::from(span)),
@@ -415,7 +416,7 @@ impl Running {
                 self.order(None, &Order::SignalAll { signal }, &[])?;
             }
             State::Running | State::Stopping { .. } | State::Ended => {
-                return Err(refused("the sandbox is not paused"));
+                return Err(refused("the sandbox", "the sandbox is not paused"));
             }
         }
         self.state = State::Running;
@@ -440,7 +441,9 @@ impl Running {
     async fn stop(&mut self, question: u64, grace: Duration) -> Result<Option<Answer>, Failure> {
         match self.state {
             State::Ended => return Ok(Some(Answer::Done)),
-            State::Stopping { .. } => return Err(refused("the sandbox is being stopped")),
+            State::Stopping { .. } => {
+                return Err(refused("the sandbox", "the sandbox is being stopped"));
+            }
             State::Paused(_) => {
                 self.resume().await?;
             }
@@ -517,15 +520,5 @@ impl Running {
                 failure: error.failure(),
             },
         }
-    }
-}
-
-/// A sandbox that is not, or no longer, there.
-pub(crate) fn ended() -> Failure {
-    Failure {
-        kind: FailureKind::Ended,
-        what: "the sandbox has ended".to_owned(),
-        why: "it was cleaned up, or a limit or its own init ended it".to_owned(),
-        fix: None,
     }
 }

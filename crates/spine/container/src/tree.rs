@@ -8,11 +8,11 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use fluffy_sandbox::failure::{refused, system};
 use fluffy_sandbox::plan::Mount;
 use fluffy_sandbox::protocol::Failure;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-use crate::creation::{refused, system};
 use crate::shape::User;
 
 /// Leaves out what is not there; refuses what a link could lead elsewhere.
@@ -42,7 +42,7 @@ pub(crate) fn settled(late: Vec<Mount>) -> Result<Vec<Mount>, Failure> {
                 for part in parts {
                     if !place(part)? {
                         let why = format!("`{}` does not exist", part.display());
-                        return Err(refused(&why));
+                        return Err(refused("the sandbox", &why));
                     }
                 }
                 kept.push(mount);
@@ -70,7 +70,7 @@ fn is_plain(folder: &Path, relative: &Path) -> Result<bool, Failure> {
         Err(rustix::io::Errno::NOENT) => Ok(false),
         Err(rustix::io::Errno::LOOP | rustix::io::Errno::XDEV) => {
             let why = format!("`{}` is behind a symbolic link", relative.display());
-            Err(refused(&why))
+            Err(refused("the sandbox", &why))
         }
         Err(error) => Err(system("look at the layer", &error.into())),
     }

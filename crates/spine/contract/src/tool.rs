@@ -1,8 +1,11 @@
 //! Tools: what the model can call.
 //!
-//! The router asks a tool what a call *would* do ([`Tool::need`]), gets that
-//! decided, and only then runs it. One call acts on one resource; what touches
-//! several is several calls. A tool never decides about itself.
+//! The router asks a tool what a call *would* do ([`Tool::plan`]), gets every
+//! need of it decided, and only then runs it. A need is one action on one
+//! resource; a call that touches several files has several. A tool never
+//! decides about itself.
+
+use std::time::Duration;
 
 use fluffy_policy::Permit;
 use serde::{Deserialize, Serialize};
@@ -21,13 +24,99 @@ pub struct ToolDescription {
     pub parameters: Value,
 }
 
-/// What one call needs to be allowed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// How the router treats every call of a tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Handling {
+    /// Where its calls run.
+    pub place: Place,
+    /// Whether a call that failed for a passing reason is made again.
+    pub repeat: Repeat,
+    /// Which part of a long result is kept.
+    pub keep: Keep,
+}
+
+/// Where a call runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// In the kernel, reading only what the session sees.
+    Native,
+    /// In a sandbox, always.
+    Sandbox,
+    /// It is the kernel's own: a step of the workflow.
+    Kernel,
+}
+
+/// Whether a failed call is made again without being asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repeat {
+    /// Never: nobody knows how much of it was done.
+    Never,
+    /// Once, because it changes nothing.
+    Once {
+        /// After this long.
+        after: Duration,
+    },
+}
+
+/// Which part of a result that is too long is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Keep {
+    /// The beginning, as of a file.
+    Head,
+    /// The end, as of a test run.
+    Tail,
+    /// Both ends, as of a command's output.
+    Ends,
+}
+
+/// What one call would do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallPlan {
+    /// What must be allowed, each of it; never empty.
+    pub needs: Vec<Need>,
+    /// What it reads and writes; decides what may run beside it.
+    pub touches: Vec<Touch>,
+}
+
+/// One thing that a call needs to be allowed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Need {
     /// The action, as in the policy's registry.
     pub action: String,
-    /// What it acts on, not yet normalised.
-    pub resource: String,
+    /// What it acts on, not yet normalised; nothing where it takes none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource: Option<String>,
+}
+
+/// A part of the project that a call reads or writes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Touch {
+    /// Which of the two.
+    pub access: Access,
+    /// Where.
+    pub area: Area,
+}
+
+/// Reading or writing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Access {
+    /// It looks.
+    Read,
+    /// It changes.
+    Write,
+}
+
+/// A part of the project.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Area {
+    /// Any of it: nobody knows in advance.
+    Everything,
+    /// One path and all below it.
+    Below(String),
 }
 
 /// What came back from a call.
@@ -60,8 +149,8 @@ pub enum CallToolError {
         /// What is wrong with them, for the model to correct.
         problem: String,
     },
-    /// The permit is for another capability than this call needs.
-    #[error("the permit covers `{permitted}`, this call needs `{needed}`")]
+    /// The permits are for another capability than this call needs.
+    #[error("the permits cover `{permitted}`, this call needs `{needed}`")]
     WrongPermit {
         /// What was permitted.
         permitted: String,
@@ -84,16 +173,19 @@ pub trait Tool: Send + Sync {
     /// What this tool is.
     fn description(&self) -> &ToolDescription;
 
-    /// What a call with these arguments needs to be allowed.
+    /// How every call of it is treated.
+    fn handling(&self) -> Handling;
+
+    /// What a call with these arguments would do.
     ///
     /// # Errors
     /// The arguments do not fit.
-    fn need(&self, arguments: &Value) -> Result<Need, CallToolError>;
+    fn plan(&self, arguments: &Value) -> Result<CallPlan, CallToolError>;
 
-    /// Runs the call; the permit is for what [`Tool::need`] said.
+    /// Runs the call; one permit for each need that [`Tool::plan`] named.
     fn call<'a>(
         &'a self,
-        permit: Permit,
+        permits: Vec<Permit>,
         arguments: &'a Value,
     ) -> BoxFuture<'a, Result<ToolOutput, CallToolError>>;
 }

@@ -24,8 +24,8 @@
 //! let list = Arc::new(AllowList::parse(&["index.crates.io:443"])?);
 //! let id = SandboxId::generate();
 //! let proxy = serve(listener, Settings::new(id, "code-executor", list, Arc::new(Forget)))?;
-//! let variables = fluffy_egress::environment(port);
-//! assert!(variables.iter().any(|(name, _)| *name == "HTTPS_PROXY"));
+//! let mut variables = fluffy_sandbox::plan::proxy_variables(port);
+//! assert!(variables.any(|(name, _)| name == "HTTPS_PROXY"));
 //! proxy.stop().await;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # })?;
@@ -52,7 +52,6 @@ mod by_gate;
 mod connection;
 pub mod decide;
 mod dial;
-mod environment;
 mod guard;
 pub mod head;
 pub mod hello;
@@ -67,7 +66,6 @@ mod tunnel;
 pub use allow_list::{AllowList, AllowListError, MAX_ENTRIES};
 pub use by_gate::ByGate;
 pub use decide::{Allowed, Decide, Denied, Question};
-pub use environment::environment;
 pub use limits::Limits;
 pub use proxy::{Listener, ProxyHandle, Settings, serve};
 pub use reason::Reason;

@@ -12,8 +12,9 @@ use fluffy_base::{Clock, Digest};
 use fluffy_ledger::{
     Actor, ActorKind, Aggregate, AppendError, Batch, Domain, Draft, Durability, Ledger, SeqRef,
 };
-use fluffy_policy::decision::TokenOutcome;
+use fluffy_policy::decision::{TokenOutcome, Verdict};
 use fluffy_policy::record::DecisionRecord;
+use fluffy_policy::rule::Effect;
 use fluffy_policy::token::{Evaluation, Issued, Presented, Terms, Token, TokenVault};
 use fluffy_policy::{
     Decision, Permit, Principal, PrincipalKind, Refusal, Request, token::IssueTokenError,
@@ -57,6 +58,9 @@ pub enum ApproveError {
     /// The approval could not be recorded, so it does not count.
     #[error("the approval could not be recorded, so it does not count")]
     NotRecorded(#[source] AppendError),
+    /// The request is refused all the same.
+    #[error("the request is refused even with the approval")]
+    Refused(#[from] AuthorizeError),
 }
 
 /// A person's yes, as a token.
@@ -187,6 +191,16 @@ impl Gate {
         self.conclude(request, decision)
     }
 
+    /// Whether a request would be allowed now. Recorded nowhere and permits
+    /// nothing: for leaving out what somebody could not read anyway.
+    #[must_use]
+    pub fn would_allow(&self, request: &Request) -> bool {
+        let policy = self.policy.load();
+        let now = self.clock.now();
+        let decision = policy.engine.evaluate(request, now, &**policy);
+        decision.verdict() == Verdict::Allow
+    }
+
     /// Turns a person's answer to named review rules into a token for this
     /// one request. A deny cannot be answered.
     ///
@@ -220,6 +234,29 @@ impl Gate {
             token,
             issued: SeqRef::Known(appended.last_seq),
         })
+    }
+
+    /// The permit for a request after a person's yes to all of its reviews.
+    ///
+    /// # Errors
+    /// As [`Gate::approve`], or the request is refused all the same.
+    pub fn authorize_approved(
+        &self,
+        request: &Request,
+        review: &Refusal,
+        by: &str,
+    ) -> Result<Granted, ApproveError> {
+        let voices = review.decision().spoke().iter();
+        let answers: Vec<String> = voices
+            .filter(|voice| voice.effect == Effect::RequireReview)
+            .map(|voice| voice.label.id())
+            .collect();
+        let approved = self.approve(request, &answers, by)?;
+        let presented = Presented {
+            token: &approved.token,
+            counter: 1,
+        };
+        Ok(self.authorize_with_token(request, &presented)?)
     }
 
     /// Reads the policy again if anything changed or an extension is disabled;

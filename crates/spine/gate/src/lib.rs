@@ -8,12 +8,14 @@
 //! - [`pin`]: the reviewed copy, which is the only one that counts
 //! - [`load`]: the layers of a policy, compiled
 //! - [`gate`]: decide and record
+//! - [`desk`]: one principal's questions and their answers
 //! - [`update`]: try a new policy against history and put it in force
 //! - [`watch`]: hot reload
 //!
 //! Nothing here decides by itself; rules belong to `fluffy-policy`.
 
 pub mod bundle;
+pub mod desk;
 pub mod gate;
 pub mod load;
 pub mod pin;
@@ -21,6 +23,7 @@ pub mod update;
 pub mod watch;
 
 pub use bundle::{Bundle, ReadBundleError};
+pub use desk::{Answer, Desk};
 pub use gate::{ApproveError, Approved, AuthorizeError, Gate, Granted};
 pub use load::{LoadPolicyError, LoadedPolicy, PolicyPlaces};
 pub use pin::{PinStore, ReadPinError, WritePinError};

@@ -9,8 +9,6 @@ use fluffy_ledger::{AppendError, Batch, Event, Ledger, StoreError};
 use fluffy_policy::Request;
 use fluffy_policy::diagnostic::Diagnostic;
 use fluffy_policy::record::DecisionRecord;
-use fluffy_policy::rule::Effect;
-use fluffy_policy::token::Presented;
 use fluffy_policy::trial::{self, TrialReport};
 use serde_json::json;
 
@@ -154,19 +152,11 @@ impl Gate {
             Err(AuthorizeError::Refused { refusal, .. }) if refusal.is_reviewable() => refusal,
             Err(error) => return Err(error.into()),
         };
-        let answers: Vec<String> = refusal
-            .decision()
-            .spoke()
-            .iter()
-            .filter(|voice| voice.effect == Effect::RequireReview)
-            .map(|voice| voice.label.id())
-            .collect();
-        let approved = self.approve(request, &answers, &request.principal.name)?;
-        let presented = Presented {
-            token: &approved.token,
-            counter: 1,
-        };
-        Ok(self.authorize_with_token(request, &presented)?)
+        let approved = self.authorize_approved(request, &refusal, &request.principal.name);
+        approved.map_err(|error| match error {
+            ApproveError::Refused(refused) => UpdateError::NotPermitted(refused),
+            error => UpdateError::NotApproved(error),
+        })
     }
 }
 

@@ -173,6 +173,11 @@ impl Drop for CloseOnDrop {
 }
 
 impl Outgoing {
+    /// Waits until nothing more can be sent.
+    pub(crate) async fn closed(&self) {
+        self.queue.closed().await;
+    }
+
     /// Queues a frame, waiting for room. Dropping the future queues nothing.
     pub(crate) async fn send(&self, bytes: Vec<u8>) -> Result<(), Disconnected> {
         let share = Arc::clone(&self.budget)

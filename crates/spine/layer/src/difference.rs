@@ -99,6 +99,20 @@ impl HeldLayer {
     }
 }
 
+impl Difference {
+    /// The same without these paths and all below them.
+    #[must_use]
+    pub fn without(mut self, paths: &[TreePath]) -> Self {
+        let stays = |path: &TreePath| paths.iter().any(|out| path.is_within(out));
+        self.files.retain(|file| !stays(&file.change.path));
+        self.summary = Summary::default();
+        for file in &self.files {
+            self.summary.count(&file.change, &file.body);
+        }
+        self
+    }
+}
+
 /// The diff of a layer that was just looked through.
 pub(crate) fn difference_of(held: &HeldLayer, settled: &Settled) -> Result<Difference, FileError> {
     let changes = changes_of(settled)?;

@@ -17,7 +17,7 @@ use crate::path::TreePath;
 use crate::refusal::{Reason, Refusal};
 use crate::settle::Settled;
 use crate::tree::{NodeKind, is_absent};
-use crate::view::View;
+use crate::view::Sides;
 
 /// What a changed path inside a git directory is to git.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(crate) enum Role {
 /// Everything git would run or believe.
 pub(crate) fn refusals(
     settled: &Settled,
-    view: &View<'_>,
+    view: &Sides<'_>,
     changes: &[Change],
 ) -> Result<Vec<Refusal>, FileError> {
     let mut found = Vec::new();
@@ -92,7 +92,7 @@ pub(crate) fn role(below: &[&[u8]]) -> Role {
 
 fn inside(
     settled: &Settled,
-    view: &View<'_>,
+    view: &Sides<'_>,
     change: &Change,
 ) -> Result<Option<Refusal>, FileError> {
     let names: Vec<&[u8]> = change.path.names().collect();
@@ -112,7 +112,7 @@ fn inside(
 
 fn refusal_for(
     settled: &Settled,
-    view: &View<'_>,
+    view: &Sides<'_>,
     change: &Change,
     below: &[&[u8]],
 ) -> Result<Option<Refusal>, FileError> {
@@ -129,6 +129,7 @@ fn refusal_for(
     }
     match role(below) {
         Role::Data => Ok(None),
+        Role::Hook if is_new_sample(settled, change)? => Ok(None),
         Role::Hook => refuse(Reason::GitHook),
         Role::Pointer => refuse(Reason::GitPointer),
         Role::Config => {
@@ -138,9 +139,24 @@ fn refusal_for(
     }
 }
 
+/// Whether this is one of the samples that come with every fresh clone. Git
+/// never runs that name, and where the directory is new too, no hook of the
+/// person's own can lead to it.
+fn is_new_sample(settled: &Settled, change: &Change) -> Result<bool, FileError> {
+    let path = &change.path;
+    let is_sample = path.name().ends_with(b".sample");
+    let is_new = change.before.is_none() && kind_after(change) == Some(NodeKind::File);
+    let Some(directory) = path.parent().filter(|_| is_sample && is_new) else {
+        return Ok(false);
+    };
+    let known = settled.project.node(&directory);
+    let known = known.within("read", &settled.project, &directory)?;
+    Ok(known.is_none() && folded(directory.name()) == b"hooks")
+}
+
 /// The refusal of a configuration, given what it said before.
 fn config_refusal(
-    view: &View<'_>,
+    view: &Sides<'_>,
     settled: &Settled,
     path: &TreePath,
     old: Option<Settings>,
@@ -212,7 +228,7 @@ fn repository_above(path: &TreePath) -> Vec<Option<TreePath>> {
 /// Judges a directory that git would take for a repository.
 fn bare_repository(
     settled: &Settled,
-    view: &View<'_>,
+    view: &Sides<'_>,
     changes: &[Change],
     directory: Option<&TreePath>,
 ) -> Result<Vec<Refusal>, FileError> {

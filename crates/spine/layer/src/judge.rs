@@ -18,7 +18,7 @@ use crate::perform::RESERVED;
 use crate::refusal::{Reason, Refusal};
 use crate::settle::Settled;
 use crate::tree::{NodeKind, is_absent};
-use crate::view::View;
+use crate::view::Sides;
 
 /// How many links one link may lead through.
 const MAX_HOPS: usize = 40;
@@ -26,7 +26,7 @@ const MAX_HOPS: usize = 40;
 /// Everything in the changes that is not merged, sorted by path.
 pub(crate) fn refusals(
     settled: &Settled,
-    view: &View<'_>,
+    view: &Sides<'_>,
     changes: &[Change],
     limits: &Limits,
 ) -> Result<Vec<Refusal>, FileError> {
@@ -82,7 +82,7 @@ fn by_itself(change: &Change, limits: &Limits) -> Vec<Refusal> {
 
 fn link_refusal(
     settled: &Settled,
-    view: &View<'_>,
+    view: &Sides<'_>,
     change: &Change,
 ) -> Result<Option<Refusal>, FileError> {
     let path = &change.path;

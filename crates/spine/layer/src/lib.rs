@@ -10,7 +10,8 @@
 //! [`HeldLayer::snapshot`] and [`HeldLayer::restore`] undo;
 //! [`HeldLayer::plan_merge`] decides without doing ([`MergePlan::needs`] is
 //! what policy is asked); [`HeldLayer::apply`] does it with a record of steps,
-//! and [`HeldLayer::resume`] ends what a crash interrupted.
+//! and [`HeldLayer::resume`] ends what a crash interrupted. [`HeldLayer::view`]
+//! is what the session sees meanwhile, for reading.
 //!
 //! Start reading in `layer.rs`, then `scan.rs`, `planner.rs`, `apply.rs`. The only
 //! files that touch a project are `tree.rs` (reading) and `perform.rs`.
@@ -27,6 +28,7 @@ mod git;
 mod gitconfig;
 mod judge;
 mod layer;
+mod listing;
 mod manifest;
 mod moment;
 mod names;
@@ -55,6 +57,7 @@ pub use copy::{CopyError, Limits};
 pub use difference::{Body, Difference, FileDifference, Summary};
 pub use error::FileError;
 pub use layer::{HeldLayer, HoldLayerError, Layer, LayerDirectories, LayerState, ReadLayerError};
+pub use listing::{Entry, SeenDirectory};
 pub use patch::{FilePatch, HunkMismatch, ParsePatchError, Patch, PatchEffect};
 pub use path::{TreePath, TreePathError};
 pub use perform::Trouble;
@@ -67,3 +70,4 @@ pub use step::{Step, StepKind};
 pub use store::{CreateLayerError, DropLayerError, FindLayerError, LayerStore, Listing};
 pub use submit::SubmitPatchError;
 pub use tree::NodeKind;
+pub use view::{ReadViewError, Seen, Side, View};

@@ -4,6 +4,8 @@
 //! fuzzed or left out, for a patch that lands elsewhere is a wrong change that
 //! looks right. Writing the result into a layer is in [`crate::submit`].
 
+use std::collections::BTreeSet;
+
 use crate::path::{TreePath, TreePathError};
 
 /// The most bytes of one submitted patch.
@@ -128,8 +130,9 @@ impl Patch {
             at: 0,
         };
         let mut files: Vec<FilePatch> = Vec::new();
+        let mut paths = BTreeSet::new();
         while let Some(file) = reader.file()? {
-            if files.iter().any(|other| other.path == file.path) {
+            if !paths.insert(file.path.clone()) {
                 return Err(ParsePatchError::Twice { path: file.path });
             }
             files.push(file);

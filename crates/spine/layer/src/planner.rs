@@ -26,7 +26,7 @@ use crate::settle::Settled;
 use crate::step::{Seen, Source, Step, StepKind, Wanted};
 use crate::text::{Effort, Merged, three_way};
 use crate::tree::{Node, NodeKind, Tree};
-use crate::view::View;
+use crate::view::Sides;
 
 impl HeldLayer {
     /// Decides what merging the layer would do.
@@ -37,7 +37,7 @@ impl HeldLayer {
         self.check_open()?;
         let settled = self.settled()?;
         let changes = changes_of(&settled)?.list;
-        let view = View::new(self, &settled.content, &settled.project);
+        let view = Sides::new(self, &settled.content, &settled.project);
         let limits = self.layer().limits;
         let refusals = refusals(&settled, &view, &changes, &limits)?;
         let refused = refusals

@@ -23,7 +23,7 @@ use crate::plan::Need;
 use crate::record::LayerKind;
 use crate::scan::OPAQUE;
 use crate::tree::{NodeKind, Tree};
-use crate::view::{Side, View};
+use crate::view::{Side, Sides};
 use crate::write::create_in;
 
 /// Why a patch was not taken; the layer is unchanged unless a file failed.
@@ -112,7 +112,7 @@ impl HeldLayer {
         check_permits(&permits, patch)?;
         self.check_open()?;
         let (content, project) = (self.content()?, self.project()?);
-        let view = View::new(self, &content, &project);
+        let view = Sides::new(self, &content, &project);
         let limits = self.layer().limits;
         let mut results = Vec::new();
         for file in patch.files() {
@@ -171,7 +171,7 @@ fn check_permits(permits: &[Permit], patch: &Patch) -> Result<(), SubmitPatchErr
 
 fn result_of(
     file: &FilePatch,
-    view: &View<'_>,
+    view: &Sides<'_>,
     project: &Tree,
     limits: &Limits,
 ) -> Result<Patched, SubmitPatchError> {
@@ -215,7 +215,7 @@ struct Writer<'a> {
     state: Tree,
     content: &'a Tree,
     project: &'a Tree,
-    view: &'a View<'a>,
+    view: &'a Sides<'a>,
 }
 
 const TEMPORARY: &[u8] = b".patched";

@@ -55,6 +55,21 @@ pub enum NodeKind {
     Device,
 }
 
+impl NodeKind {
+    /// The kind in words, for messages.
+    #[must_use]
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Directory => "directory",
+            Self::Symlink => "symbolic link",
+            Self::Fifo => "named pipe",
+            Self::Socket => "socket",
+            Self::Device => "device",
+        }
+    }
+}
+
 /// Which inode it is and when it last changed: equal means unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {

@@ -128,6 +128,11 @@ impl PolicyFile {
         self.exemptions.get(&category)
     }
 
+    /// Every category of exemptions that it speaks of.
+    pub fn exemptions(&self) -> impl Iterator<Item = (&Category, &GlobSet)> {
+        self.exemptions.iter()
+    }
+
     /// The templates of sandboxes that it adds.
     #[must_use]
     pub fn templates(&self) -> &[AddedTemplate] {

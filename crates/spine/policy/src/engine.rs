@@ -19,6 +19,7 @@ use crate::decision::{Decision, Judged, Layer, Spoke, TokenOutcome, TokenUse, Ve
 use crate::diagnostic::{Diagnostic, RefusedText};
 use crate::document::PolicyFile;
 use crate::extension::{Extensions, Opinion};
+use crate::glob::GlobSet;
 use crate::index::Index;
 use crate::request::Request;
 use crate::rule::{Effect, Label, Origin, Outcome, Rule};
@@ -26,6 +27,7 @@ use crate::starter;
 use crate::subject::{Facts, Subject};
 use crate::templates::AddedTemplate;
 use crate::token::{Presented, Redeemed, TokenVault};
+use crate::word::Category;
 
 /// The texts that a policy consists of.
 #[derive(Debug, Clone, Copy, Default)]
@@ -44,6 +46,7 @@ pub struct Engine {
     builtins: Vec<Rule>,
     rules: Vec<Rule>,
     templates: Vec<AddedTemplate>,
+    exemptions: BTreeMap<Category, GlobSet>,
     index: Index,
     warnings: Vec<Diagnostic>,
     digest: Digest,
@@ -90,12 +93,20 @@ impl Engine {
             .flat_map(|file| file.warnings().iter().cloned());
         let warnings = warnings.collect();
         let templates = added_templates(&files);
+        let mut exemptions = BTreeMap::new();
+        for file in &files {
+            for (category, globs) in file.exemptions() {
+                // An organisation's word about a category is the last one.
+                exemptions.entry(*category).or_insert_with(|| globs.clone());
+            }
+        }
         let rules: Vec<Rule> = files.into_iter().flat_map(|file| file.rules).collect();
         Self {
             builtins: builtins.rules,
             index: Index::build(&rules),
             rules,
             templates,
+            exemptions,
             warnings,
             digest,
             epoch,
@@ -107,6 +118,13 @@ impl Engine {
     #[must_use]
     pub fn templates(&self) -> &[AddedTemplate] {
         &self.templates
+    }
+
+    /// The paths that may change without a test first once a category of
+    /// exemptions was granted.
+    #[must_use]
+    pub fn exemption(&self, category: Category) -> Option<&GlobSet> {
+        self.exemptions.get(&category)
     }
 
     /// What is legal but pointless in the sources.

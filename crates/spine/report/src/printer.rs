@@ -13,11 +13,13 @@ use anstream::{AutoStream, ColorChoice};
 use serde::Serialize;
 
 use crate::exit::ExitCode;
+use crate::footer::Footer;
 use crate::json::sorted;
 use crate::report::Report;
 use crate::sanitize::{json_line, sanitize_for_terminal, sanitize_line};
 use crate::style::{Styling, Tone};
 use crate::table::Table;
+use crate::text::Text;
 use crate::tree::Tree;
 
 /// The width where none can be found out.
@@ -153,6 +155,12 @@ impl Printer {
         self.options.format
     }
 
+    /// How much is to be said.
+    #[must_use]
+    pub const fn verbosity(&self) -> Verbosity {
+        self.options.verbosity
+    }
+
     /// Whether data may hold colour.
     #[must_use]
     pub const fn styling(&self) -> Styling {
@@ -192,6 +200,31 @@ impl Printer {
     pub fn tree(&self, tree: &Tree) -> Result<(), PrintError> {
         let channel = &self.data;
         channel.line(&tree.render(channel.text_width(), channel.styling))
+    }
+
+    /// Writes text in tones exactly as it is; no new line is added.
+    ///
+    /// # Errors
+    /// As [`Printer::data`].
+    pub fn text(&self, text: &Text) -> Result<(), PrintError> {
+        self.data.write(text.render(self.data.styling).as_bytes())
+    }
+
+    /// The bottom line of the terminal; none where the cursor cannot move.
+    #[must_use]
+    pub fn footer(&self) -> Option<Footer<'_>> {
+        let is_dumb = std::env::var_os("TERM").is_none_or(|name| name == "dumb");
+        (self.data.width.is_some() && !is_dumb).then(|| Footer::new(self))
+    }
+
+    /// What moves the cursor, for [`Footer`] alone.
+    pub(crate) fn screen(&self, frame: &str) -> Result<(), PrintError> {
+        self.data.write(frame.as_bytes())
+    }
+
+    /// The width as it is now: windows change while we print.
+    pub(crate) fn current_width(&self) -> usize {
+        terminal_width(&io::stdout()).unwrap_or(DEFAULT_WIDTH)
     }
 
     /// Writes one JSON value on one line.

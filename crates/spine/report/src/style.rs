@@ -1,7 +1,8 @@
 //! The five tones of our output, and whether to show them.
 //!
 //! A tone only underlines what the words already say: the same text without
-//! colour must mean the same. No other escape sequence is ever produced.
+//! colour must mean the same. The only other escape sequences that we produce
+//! are those of `footer`.
 
 /// Whether rendered text may hold colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

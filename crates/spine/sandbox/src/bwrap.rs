@@ -8,10 +8,10 @@
 //! `foreign` starts it.
 
 use std::ffi::OsString;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use crate::foreign::{INIT_ARGUMENTS, INSIDE_PROGRAM};
-use crate::plan::{INSIDE_ID, Mount, Plan};
+use crate::plan::{INSIDE_ID, Mount, Plan, is_normal};
 
 /// The descriptor of the first file's content; the others follow it.
 pub(crate) const FIRST_FILE: usize = 4;
@@ -210,14 +210,7 @@ impl Building {
 
 /// Refuses what `bwrap` or the kernel would read as another path.
 fn check(path: &Path) -> Result<(), BwrapError> {
-    let normal = path.is_absolute()
-        && path
-            .components()
-            .all(|part| matches!(part, Component::RootDir | Component::Normal(_)))
-        && !path.as_os_str().as_encoded_bytes().contains(&0);
-    // `components` hides `/./` and `//`; the text must be what it means.
-    let rebuilt: PathBuf = path.components().collect();
-    match normal && rebuilt.as_os_str() == path.as_os_str() {
+    match is_normal(path) {
         true => Ok(()),
         false => Err(BwrapError::Path {
             path: path.to_owned(),

@@ -21,7 +21,11 @@ use self::find::{Controller, Found, Place, Version};
 use crate::plan::Limits;
 
 /// How often processes are ended again before a group counts as stuck.
-const KILL_ROUNDS: usize = 64;
+const KILL_ROUNDS: usize = 1_000;
+
+/// Of these, how many follow each other at once; then there is a pause.
+const QUICK_ROUNDS: usize = 64;
+const KILL_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
 /// How many directories one sweep looks into.
 const SWEEP_DIRECTORIES: usize = 2_048;
 
@@ -413,7 +417,7 @@ fn end_processes(parts: &[Part]) -> io::Result<()> {
     }
     // Frozen, they start nothing while they are counted; they die when thawed.
     let frozen = freezer(parts).ok();
-    for _ in 0..KILL_ROUNDS {
+    for round in 0..KILL_ROUNDS {
         if let Some(part) = frozen {
             let _ = part.set_frozen(Frozen::Yes);
         }
@@ -427,7 +431,9 @@ fn end_processes(parts: &[Part]) -> io::Result<()> {
         match processes {
             Ok(none) if none.is_empty() => return Ok(()),
             Ok(some) if only_dead(&some) => return Ok(()),
-            Ok(_) => std::thread::yield_now(),
+            Ok(_) if round < QUICK_ROUNDS => std::thread::yield_now(),
+            // One that gives much memory back takes its time to die.
+            Ok(_) => std::thread::sleep(KILL_PAUSE),
             Err(error) => return Err(error),
         }
     }

@@ -33,7 +33,19 @@ pub use link::StartLauncherError;
 pub use pool::{Pool, PoolSettings};
 
 /// The actions that are carried out by running a command.
-const RUNS: &[&str] = &["git.commit", "sandbox.exec", "shell.exec", "test.run"];
+const RUNS: &[&str] = &[
+    "fs.edit",
+    "fs.remove",
+    "fs.write",
+    "git.commit",
+    "git.diff",
+    "git.log",
+    "git.status",
+    "model.generate",
+    "sandbox.exec",
+    "shell.exec",
+    "test.run",
+];
 
 /// Refuses a permit for something else.
 fn permitted(permit: &Permit, actions: &[&str]) -> Result<(), SandboxError> {

@@ -1,13 +1,14 @@
 //! Starts one command inside a sandbox: from fork to `execve`.
 //!
-//! Runs in init, which is single-threaded, so the forked child may allocate.
-//! The order of the steps in [`become_command`] is the guard: each gives up
-//! something the next no longer needs, and a step that fails ends the child
-//! before the program starts. Next: `init` reaps what is started here.
+//! Runs in init, whose memory the child borrows until the program starts, so
+//! everything is allocated before. The order of the steps in `prepare` is the
+//! guard: each gives up something the next no longer needs, and a step that
+//! fails ends the child before the program starts. Next: `init` reaps what is
+//! started here.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -17,7 +18,7 @@ use rustix::process::Pid;
 use crate::guard::{Guard, Guards};
 use crate::plan::{Engine, Limits};
 use crate::seccomp::Filter;
-use crate::sys::linux::call::{self, Forked};
+use crate::sys::linux::call::{self, Words};
 use crate::sys::linux::privileges;
 use crate::wall::Wall;
 
@@ -76,34 +77,23 @@ pub(crate) fn start(
         Some(size) => open_terminal(size).map_err(at("open a terminal"))?,
         None => (Stdio::from_streams(streams)?, None),
     };
-    let (mut status, report) = std::io::pipe().map_err(at("make a pipe"))?;
-    match call::fork(0).map_err(at("fork"))? {
-        Forked::Child => {
-            drop(status);
-            let failure = become_command(conditions, &image, stdio);
-            failure.tell(report);
-            call::exit_now(127)
-        }
-        Forked::Parent { pid, .. } => {
-            drop(report);
-            drop(stdio);
-            let mut told = Vec::new();
-            status
-                .read_to_end(&mut told)
-                .map_err(at("hear from the command"))?;
-            match ChildFailure::heard(&told) {
-                None => Ok(Started { pid, terminal }),
-                Some(error) => Err(error),
-            }
-        }
+    let mut failed = None;
+    let pid = call::fork_borrowing(&mut || {
+        failed = Some(become_command(conditions, &image, &stdio));
+        127
+    });
+    let pid = pid.map_err(at("fork"))?;
+    match failed {
+        None => Ok(Started { pid, terminal }),
+        Some(error) => Err(error),
     }
 }
 
 /// Everything `execve` needs, made before the fork.
 struct Image {
     candidates: Vec<CString>,
-    argv: Vec<CString>,
-    environment: Vec<CString>,
+    argv: Words,
+    environment: Words,
     directory: CString,
 }
 
@@ -132,15 +122,19 @@ impl Image {
                 .iter()
                 .map(|path| text(path))
                 .collect::<Result<_, _>>()?,
-            argv: command
-                .argv
-                .iter()
-                .map(|argument| text(argument))
-                .collect::<Result<_, _>>()?,
-            environment: variables
-                .iter()
-                .map(|(name, value)| text(&format!("{name}={value}")))
-                .collect::<Result<_, _>>()?,
+            argv: Words::new(
+                command
+                    .argv
+                    .iter()
+                    .map(|argument| text(argument))
+                    .collect::<Result<_, _>>()?,
+            ),
+            environment: Words::new(
+                variables
+                    .iter()
+                    .map(|(name, value)| text(&format!("{name}={value}")))
+                    .collect::<Result<_, _>>()?,
+            ),
             directory: text(directory)?,
         })
     }
@@ -204,114 +198,69 @@ fn open_terminal(size: TerminalSize) -> io::Result<(Stdio, Option<OwnedFd>)> {
     Ok((stdio, Some(outer)))
 }
 
-/// Why the child never became the program.
-struct ChildFailure {
-    step: u8,
-    errno: i32,
-}
-
-/// What the child does before the program; the index travels as a byte.
-const STEPS: &[&str] = &[
-    "execute the program",
-    "lead a session",
-    "take the terminal",
-    "connect the streams",
-    "close other descriptors",
-    "set limits",
-    "enter the directory",
-    "give up capabilities",
-    "enforce Landlock",
-    "install the system-call filter",
-];
-
-impl ChildFailure {
-    fn at(step: u8, error: &io::Error) -> Self {
-        Self {
-            step,
-            errno: error.raw_os_error().unwrap_or(libc::EIO),
-        }
-    }
-
-    fn tell(&self, mut report: impl Write) {
-        let mut message = vec![self.step];
-        message.extend(self.errno.to_be_bytes());
-        // Nobody is left to hear of a failure here; the exit code says it too.
-        let _ = report.write_all(&message);
-    }
-
-    fn heard(told: &[u8]) -> Option<StartError> {
-        let (&step, errno) = told.split_first()?;
-        let errno = errno
-            .first_chunk::<4>()
-            .map_or(libc::EIO, |bytes| i32::from_be_bytes(*bytes));
-        if step == 0 {
-            return Some(StartError::NotStarted(errno));
-        }
-        let step = STEPS.get(usize::from(step)).copied().unwrap_or("start");
-        Some(StartError::Step(step, io::Error::from_raw_os_error(errno)))
-    }
-}
-
 /// Turns the forked child into the command. Returns only when that failed.
-fn become_command(conditions: &Conditions, image: &Image, stdio: Stdio) -> ChildFailure {
-    match prepare(conditions, image, stdio) {
-        Err(failure) => failure,
-        Ok(()) => {
-            let mut last = io::Error::from_raw_os_error(libc::ENOENT);
-            for program in &image.candidates {
-                let error = call::execute(program, &image.argv, &image.environment);
-                // Like a shell: a file that is there but not executable is
-                // remembered while the search goes on.
-                let missing = matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR));
-                if !missing || last.raw_os_error() == Some(libc::ENOENT) {
-                    last = error;
-                }
-            }
-            ChildFailure::at(0, &last)
+/// Nothing here may allocate: the memory is init's.
+fn become_command(conditions: &Conditions, image: &Image, stdio: &Stdio) -> StartError {
+    if let Err(error) = prepare(conditions, image, stdio) {
+        return error;
+    }
+    let mut last = libc::ENOENT;
+    for program in &image.candidates {
+        let error = call::execute(program, &image.argv, &image.environment);
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        // Like a shell: a file that is there but not executable is remembered
+        // while the search goes on.
+        let missing = matches!(errno, libc::ENOENT | libc::ENOTDIR);
+        if !missing || last == libc::ENOENT {
+            last = errno;
         }
     }
+    StartError::NotStarted(last)
 }
 
-fn prepare(conditions: &Conditions, image: &Image, stdio: Stdio) -> Result<(), ChildFailure> {
-    let at = |step: u8| move |error: io::Error| ChildFailure::at(step, &error);
-    let errno = |step: u8| move |error: rustix::io::Errno| ChildFailure::at(step, &error.into());
+fn prepare(conditions: &Conditions, image: &Image, stdio: &Stdio) -> Result<(), StartError> {
+    let at = |step: &'static str| move |error: io::Error| StartError::Step(step, error);
+    let errno = |step: &'static str| {
+        move |error: rustix::io::Errno| StartError::Step(step, io::Error::from(error))
+    };
     let keeps = |guard: Guard| !conditions.without.lacks(guard);
     // The kernel takes no wall and no filter from somebody whose programs can
     // gain privileges: these two go with that guard.
     let confined = |guard: Guard| keeps(guard) && keeps(Guard::NoNewPrivileges);
-    call::reset_signals();
+    call::unblock_signals();
     if keeps(Guard::NewSession) {
-        rustix::process::setsid().map_err(errno(1))?;
+        rustix::process::setsid().map_err(errno("lead a session"))?;
     } else {
         // Still a group of its own, which is what signals go to.
-        rustix::process::setpgid(None, None).map_err(errno(1))?;
+        rustix::process::setpgid(None, None).map_err(errno("lead a group"))?;
     }
     if stdio.terminal {
-        rustix::process::ioctl_tiocsctty(&stdio.input).map_err(errno(2))?;
+        rustix::process::ioctl_tiocsctty(&stdio.input).map_err(errno("take the terminal"))?;
     }
-    connect(stdio).map_err(at(3))?;
+    connect(stdio).map_err(at("connect the streams"))?;
     if keeps(Guard::DescriptorScrub) {
-        call::close_at_exec().map_err(at(4))?;
+        call::close_at_exec().map_err(at("close other descriptors"))?;
     }
     // Under memory pressure the host lets sandboxes go before anything else.
     let _ = std::fs::write("/proc/self/oom_score_adj", "500");
     privileges::set_limits(&conditions.limits, conditions.engine, conditions.without)
-        .map_err(at(5))?;
+        .map_err(at("set limits"))?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let directory: &CStr = &image.directory;
-    rustix::process::chdir(directory).map_err(errno(6))?;
-    privileges::drop_capabilities(conditions.without).map_err(at(7))?;
+    rustix::process::chdir(directory).map_err(errno("enter the directory"))?;
+    privileges::drop_capabilities(conditions.without).map_err(at("give up capabilities"))?;
     if confined(Guard::Landlock) {
-        conditions.wall.enforce().map_err(at(8))?;
+        conditions.wall.enforce().map_err(at("enforce Landlock"))?;
     }
     if confined(Guard::Seccomp) {
         // Last: it forbids what the steps above needed.
-        conditions.filter.install().map_err(at(9))?;
+        let installed = conditions.filter.install();
+        installed.map_err(at("install the system-call filter"))?;
     }
     Ok(())
 }
 
-fn connect(stdio: Stdio) -> io::Result<()> {
+fn connect(stdio: &Stdio) -> io::Result<()> {
     rustix::stdio::dup2_stdin(&stdio.input)?;
     rustix::stdio::dup2_stdout(&stdio.output)?;
     rustix::stdio::dup2_stderr(&stdio.error)?;
@@ -330,30 +279,5 @@ mod tests {
         );
         assert_eq!(candidates("./ls", "/bin"), ["./ls"]);
         assert!(candidates("ls", "").is_empty());
-    }
-
-    #[test]
-    fn a_childs_failure_is_heard() {
-        let mut told = Vec::new();
-        ChildFailure {
-            step: 0,
-            errno: libc::ENOENT,
-        }
-        .tell(&mut told);
-        assert!(matches!(
-            ChildFailure::heard(&told),
-            Some(StartError::NotStarted(libc::ENOENT))
-        ));
-        let mut told = Vec::new();
-        ChildFailure {
-            step: 9,
-            errno: libc::EPERM,
-        }
-        .tell(&mut told);
-        assert!(matches!(
-            ChildFailure::heard(&told),
-            Some(StartError::Step("install the system-call filter", _))
-        ));
-        assert!(ChildFailure::heard(&[]).is_none());
     }
 }

@@ -9,7 +9,8 @@ use crate::plan::PlanError;
 use crate::protocol::{Failure, FailureKind};
 
 /// The system refused something that should work everywhere.
-pub(crate) fn system(what: &str, error: &io::Error) -> Failure {
+#[must_use]
+pub fn system(what: &str, error: &io::Error) -> Failure {
     Failure {
         kind: FailureKind::System,
         what: format!("cannot {what}"),
@@ -19,7 +20,8 @@ pub(crate) fn system(what: &str, error: &io::Error) -> Failure {
 }
 
 /// Something no sandbox may have.
-pub(crate) fn refused(what: &str, why: &str) -> Failure {
+#[must_use]
+pub fn refused(what: &str, why: &str) -> Failure {
     Failure {
         kind: FailureKind::Refused,
         what: format!("{what} is refused"),
@@ -29,7 +31,8 @@ pub(crate) fn refused(what: &str, why: &str) -> Failure {
 }
 
 /// A sandbox that is not, or no longer, there.
-pub(crate) fn ended() -> Failure {
+#[must_use]
+pub fn ended() -> Failure {
     Failure {
         kind: FailureKind::Ended,
         what: "the sandbox has ended".to_owned(),

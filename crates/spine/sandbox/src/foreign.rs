@@ -78,6 +78,7 @@ fn start(
         .iter()
         .map(|one| text(one))
         .collect::<io::Result<Vec<_>>>()?;
+    let (argv, none) = (call::Words::new(argv), call::Words::new(Vec::new()));
     match call::fork_into(0, group.and_then(Group::descriptor))? {
         Forked::Parent { pid, pidfd } => Ok((pid, pidfd)),
         Forked::Child => {
@@ -89,7 +90,7 @@ fn start(
                 files.iter().try_for_each(|content| hand_over(content))
             });
             if ready.is_ok() {
-                call::execute(&program, &argv, &[]);
+                call::execute(&program, &argv, &none);
             }
             call::exit_now(127)
         }

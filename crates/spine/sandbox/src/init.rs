@@ -6,21 +6,24 @@
 //! closes: with it every process of the sandbox ends. It never runs anything
 //! that came from inside. Next: `exec` for how a command starts.
 
+mod files;
+
 use std::collections::HashMap;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use fluffy_contract::isolation::Exit;
+use fluffy_contract::isolation::{Exit, Limit};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, Signal, WaitOptions};
 
+use self::files::Files;
 use crate::cgroup::Group;
 use crate::exec::{self, Conditions, StartError};
 use crate::failure;
 use crate::guard::{Guard, Guards};
-use crate::plan::{Engine, Mount, Plan};
+use crate::plan::{Engine, Mount, Plan, Reach};
 use crate::protocol::{self, ExecId, Failure, Order, Report};
 use crate::seccomp::{Architecture, Filter};
 use crate::sys::linux::{call, mounts, privileges};
@@ -40,8 +43,8 @@ pub(crate) struct Birth<'a> {
     pub(crate) ids: (u32, u32),
     /// The compiled system-call filter.
     pub(crate) filter: Filter,
-    /// Whether the project comes later.
-    pub(crate) waiting: bool,
+    /// Where the host has what comes later; nothing if all comes at once.
+    pub(crate) waiting: Option<&'a [PathBuf]>,
     /// The socket to the launcher.
     pub(crate) control: OwnedFd,
 }
@@ -57,14 +60,14 @@ pub(crate) fn run_native(birth: Birth<'_>) -> ! {
     };
     let joined = joined.map_err(|error| failure::system("enter the control group", &error));
     let built = joined.and_then(|()| build(birth.plan, birth.anchor, birth.ids, birth.waiting));
-    let wall = built.and_then(|()| wall(birth.plan));
+    let bounded = built.and_then(|()| lower_bounds(birth.plan.without));
+    let wall = bounded.and_then(|()| wall(birth.plan));
     let conditions = wall.map(|wall| conditions(birth.plan, birth.filter, wall));
     match conditions {
         Ok(conditions) => {
-            let kind = if birth.waiting {
-                Stage::Waiting
-            } else {
-                Stage::Complete
+            let kind = match birth.waiting {
+                Some(_) => Stage::Waiting,
+                None => Stage::Complete,
             };
             let served = Init::new(control, conditions, kind).and_then(|mut init| init.serve());
             call::exit_now(i32::from(served.is_err()))
@@ -91,14 +94,26 @@ pub(crate) fn run_foreign(control: OwnedFd, plan: &Plan) -> io::Result<()> {
         .and(privileges::adopt_orphans())
         .and(filter)
         .map_err(|error| failure::system("prepare the sandbox's init", &error))
-        .and_then(|filter| Ok(conditions(plan, filter, wall(plan)?)));
+        .and_then(|filter| {
+            lower_bounds(plan.without)?;
+            Ok(conditions(plan, filter, wall(plan)?))
+        });
     match made {
-        Ok(conditions) => Init::new(control, conditions, Stage::Complete)?.serve(),
+        Ok(conditions) => {
+            let mut init = Init::new(control, conditions, Stage::Complete)?;
+            init.files = Files::of(plan);
+            init.serve()
+        }
         Err(failure) => {
             protocol::send(&control, &Report::Failed { failure }, &[])?;
             Err(io::Error::other("the sandbox could not be prepared"))
         }
     }
+}
+
+fn lower_bounds(without: Guards) -> Result<(), Failure> {
+    privileges::lower_bounds(without)
+        .map_err(|error| failure::system("give up what programs could gain", &error))
 }
 
 fn wall(plan: &Plan) -> Result<Wall, Failure> {
@@ -140,7 +155,12 @@ fn keep_control(control: OwnedFd, without: Guards) -> io::Result<OwnedFd> {
 }
 
 /// Makes the sandbox: ids, names, mounts, network. Runs in new namespaces.
-fn build(plan: &Plan, anchor: &Path, (uid, gid): (u32, u32), waiting: bool) -> Result<(), Failure> {
+fn build(
+    plan: &Plan,
+    anchor: &Path,
+    (uid, gid): (u32, u32),
+    waiting: Option<&[PathBuf]>,
+) -> Result<(), Failure> {
     let system = |step: &'static str| move |error: io::Error| failure::native(step, &error);
     privileges::map_ids(uid, gid).map_err(system("map the user"))?;
     privileges::tie_to_parent().map_err(system("tie it to the launcher"))?;
@@ -156,15 +176,23 @@ fn build(plan: &Plan, anchor: &Path, (uid, gid): (u32, u32), waiting: bool) -> R
         call::new_session_keyring().map_err(system("leave the session keyring"))?;
     }
     call::own_cgroup_namespace().map_err(system("hide the control groups"))?;
-    rustix::system::sethostname(b"sandbox")
-        .map_err(io::Error::from)
-        .map_err(system("set the host name"))?;
+    match rustix::system::sethostname(b"sandbox") {
+        // Rootless Podman's filter lets everything else through. The name of
+        // the container stays, which guards nothing and tells little.
+        Ok(()) | Err(rustix::io::Errno::PERM) => {}
+        Err(error) => return Err(failure::native("set the host name", &error.into())),
+    }
     if plan.network != Network::None && !plan.without.lacks(Guard::NetworkNamespace) {
         call::loopback_up().map_err(system("bring the loopback up"))?;
     }
     let mount = |error: mounts::MountError| failure::native(&error.step, &error.error);
-    mounts::build(anchor, &plan.mounts, plan.without).map_err(mount)?;
-    if waiting {
+    let keep = match waiting {
+        // What is not there yet may be by then.
+        Some(parts) if parts.iter().all(|part| part.is_dir()) => mounts::Keep::Parts(parts),
+        _ => mounts::Keep::Whole,
+    };
+    mounts::build(anchor, &plan.mounts, keep, plan.without).map_err(mount)?;
+    if waiting.is_some() {
         return Ok(());
     }
     mounts::attach(&plan.late, plan.without).map_err(mount)?;
@@ -187,16 +215,23 @@ struct Init {
     conditions: Conditions,
     stage: Stage,
     running: HashMap<Pid, ExecId>,
+    files: Files,
+    /// Why it ended all commands itself.
+    ended: Option<Limit>,
 }
 
 impl Init {
     fn new(control: OwnedFd, conditions: Conditions, stage: Stage) -> io::Result<Self> {
+        // Also for every command, which inherits it.
+        call::reset_signals();
         Ok(Self {
             control,
             signals: call::signal_descriptor(&[libc::SIGCHLD])?,
             conditions,
             stage,
             running: HashMap::new(),
+            files: Files::default(),
+            ended: None,
         })
     }
 
@@ -208,7 +243,8 @@ impl Init {
                 PollFd::new(&self.control, PollFlags::IN),
                 PollFd::new(&self.signals, PollFlags::IN),
             ];
-            match rustix::event::poll(&mut polled, None) {
+            let pause = self.files.pause().filter(|_| !self.running.is_empty());
+            match rustix::event::poll(&mut polled, pause) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -217,12 +253,24 @@ impl Init {
             if died {
                 self.reap()?;
             }
+            self.limit_files();
             if asked {
                 let Some((order, descriptors)) = protocol::receive::<Order>(&self.control)? else {
                     return Ok(());
                 };
                 self.obey(order, descriptors)?;
             }
+        }
+    }
+
+    /// Ends all commands that made more files than they may.
+    fn limit_files(&mut self) {
+        if self.running.is_empty() {
+            self.ended = None;
+        } else if self.files.are_too_many() {
+            self.ended = Some(Limit::Disk);
+            // What cannot be ended now is at the next look.
+            let _ = signal_all(&self.conditions, libc::SIGKILL);
         }
     }
 
@@ -236,7 +284,7 @@ impl Init {
                 mounts,
                 directory,
                 reach,
-            } => self.attach(&mounts, reach).map(|()| {
+            } => self.attach(&mounts, &reach).map(|()| {
                 self.conditions.directory = directory;
                 None
             }),
@@ -278,7 +326,7 @@ impl Init {
         }
     }
 
-    fn attach(&mut self, mounts: &[Mount], reach: crate::plan::Reach) -> Result<(), Failure> {
+    fn attach(&mut self, mounts: &[Mount], reach: &Reach) -> Result<(), Failure> {
         if self.stage == Stage::Complete {
             return Err(failure::refused(
                 "attaching a project",
@@ -289,7 +337,9 @@ impl Init {
         let without = self.conditions.without;
         mounts::attach(mounts, without).map_err(mount)?;
         mounts::finish(without).map_err(mount)?;
-        self.conditions.wall = Wall::prepare(&reach).map_err(|error| failure::landlock(&error))?;
+        let places: Vec<&Path> = mounts.iter().filter_map(Mount::inside).collect();
+        let extended = self.conditions.wall.extend(reach, &places);
+        extended.map_err(|error| failure::landlock(&error))?;
         self.stage = Stage::Complete;
         Ok(())
     }
@@ -321,6 +371,7 @@ impl Init {
                     };
                     let exit = match (status.exit_status(), status.terminating_signal()) {
                         (Some(code), _) => Exit::Code { code },
+                        (None, Some(_)) if let Some(limit) = self.ended => Exit::Limit { limit },
                         (None, Some(signal)) => Exit::Signal { signal },
                         (None, None) => continue,
                     };

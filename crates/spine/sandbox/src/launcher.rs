@@ -97,7 +97,7 @@ impl Launcher {
             let now = Instant::now();
             for sandbox in awake {
                 let effects = match self.sandboxes.get_mut(&sandbox) {
-                    Some(running) => running.hear(now),
+                    Some(running) => running.hear(),
                     None => continue,
                 };
                 self.carry_out(sandbox, effects)?;
@@ -229,11 +229,14 @@ impl Launcher {
                 sandbox,
                 exec,
                 limit,
-            } => self.with(sandbox, |running| running.end(id, exec, limit)),
+            } => self.with(sandbox, |running| {
+                running.end_exec(exec, limit);
+                Ok(Some(Answer::Done))
+            }),
             Ask::Listen { sandbox, port } => self.with(sandbox, |running| running.listen(id, port)),
             Ask::Pause { sandbox } => self.with(sandbox, |running| running.pause(id)),
             Ask::Resume { sandbox } => self.with(sandbox, |running| running.resume(id)),
-            Ask::Stats { sandbox } => self.with(sandbox, |running| running.stats(id)),
+            Ask::Stats { sandbox } => self.with(sandbox, |running| running.stats()),
             Ask::Stop {
                 sandbox,
                 grace_millis,
@@ -241,7 +244,10 @@ impl Launcher {
                 let grace = Duration::from_millis(grace_millis);
                 self.with(sandbox, |running| running.stop(id, grace))
             }
-            Ask::Kill { sandbox } => self.with(sandbox, |running| running.kill(id)),
+            Ask::Kill { sandbox } => self.with(sandbox, |running| {
+                running.end_processes();
+                Ok(Some(Answer::Done))
+            }),
         };
         match answered {
             Ok(None) => Ok(()),
@@ -291,7 +297,10 @@ impl Launcher {
             group,
             anchor: self.ownership.anchor(),
             question,
-            warm,
+            waiting: match warm {
+                Warm::Complete => None,
+                Warm::Waiting => Some(self.later()),
+            },
         });
         match made {
             Ok(running) => {
@@ -304,6 +313,12 @@ impl Launcher {
                 Err(failure)
             }
         }
+    }
+
+    /// The directories that everything attached later comes from.
+    fn later(&self) -> Vec<std::path::PathBuf> {
+        let layers = std::iter::once(&self.settings.layers);
+        layers.chain(&self.settings.projects).cloned().collect()
     }
 
     /// Filters are compiled once for each profile.

@@ -7,6 +7,7 @@
 //! who makes it, `init` for what runs inside.
 
 pub mod client;
+pub mod failure;
 pub mod foreign;
 pub mod guard;
 pub mod launcher;
@@ -23,7 +24,6 @@ pub mod worker;
 mod bwrap;
 mod cgroup;
 mod exec;
-mod failure;
 mod init;
 mod sys;
 mod tree;

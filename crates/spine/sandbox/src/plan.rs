@@ -6,6 +6,8 @@
 //! like is in [`Host`]. Next: `sys` carries a plan out, `bwrap` and `seatbelt`
 //! put it into other tools' words.
 
+mod environment;
+
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
@@ -16,6 +18,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::guard::Guards;
 use crate::template::{Lifetime, Network, Profile, Template};
+
+pub(crate) use environment::forbidden;
+pub use environment::proxy_variables;
 
 /// The user that every command runs as, inside.
 pub const INSIDE_ID: u32 = 1_000;
@@ -85,9 +90,25 @@ pub struct Host {
     pub links: Vec<(PathBuf, PathBuf)>,
     /// Files and directories of `/etc` that are public and needed.
     pub etc: Vec<PathBuf>,
-    /// The host's name for the user's time zone and the like is in `etc`; this
-    /// is what `PATH` was, to be filtered.
+    /// The directories of the caller's `PATH`; only those of tools that the
+    /// launcher was started with are passed on.
     pub path: Vec<PathBuf>,
+}
+
+impl Host {
+    /// What every sandbox sees of it: programs, libraries, public settings.
+    pub(crate) fn mounts(&self) -> Vec<Mount> {
+        let paths = self.system.iter().chain(&self.etc);
+        let binds = paths.map(|path| Mount::ReadOnly {
+            host: path.clone(),
+            inside: path.clone(),
+        });
+        let links = self.links.iter().map(|(inside, target)| Mount::Link {
+            inside: inside.clone(),
+            target: target.clone(),
+        });
+        binds.chain(links).collect()
+    }
 }
 
 /// One thing to put into the sandbox's file system, in order.
@@ -163,6 +184,24 @@ pub enum Mount {
     Devices,
     /// `/proc` of the sandbox's own processes, with the host's parts masked.
     Processes,
+}
+
+impl Mount {
+    /// Where it is seen, if that is one place of the plan's choosing.
+    pub(crate) fn inside(&self) -> Option<&Path> {
+        match self {
+            Self::Directory { inside }
+            | Self::ReadOnly { inside, .. }
+            | Self::Writable { inside, .. }
+            | Self::Overlay { inside, .. }
+            | Self::Protect { inside }
+            | Self::OnlyWritable { inside, .. }
+            | Self::Scratch { inside, .. }
+            | Self::File { inside, .. }
+            | Self::Link { inside, .. } => Some(inside),
+            Self::Devices | Self::Processes => None,
+        }
+    }
 }
 
 /// What Landlock allows, as a second wall behind the mounts.
@@ -312,7 +351,7 @@ impl Plan {
             sandbox,
             template: template.name.clone(),
             engine: settings.engine,
-            environment: environment(spec, settings, host, template.network)?,
+            environment: environment::of(spec, settings, host, template.network)?,
             directory: spec.project.clone().unwrap_or_else(|| HOME.into()),
             limits: limits(spec, template)?,
             network: template.network,
@@ -483,6 +522,16 @@ fn check_project(project: &Path, settings: &Settings) -> Result<(), PlanError> {
 
 /// Refuses what `..`, `.` or a relative path could make of a check.
 fn normal(path: &Path) -> Result<(), PlanError> {
+    match is_normal(path) {
+        true => Ok(()),
+        false => Err(PlanError::NotNormal {
+            path: path.to_owned(),
+        }),
+    }
+}
+
+/// Whether a path means just what it says: absolute, without `.` and `..`.
+pub(crate) fn is_normal(path: &Path) -> bool {
     let clean = path.is_absolute()
         && path
             .components()
@@ -490,29 +539,11 @@ fn normal(path: &Path) -> Result<(), PlanError> {
         && !path.as_os_str().as_encoded_bytes().contains(&0);
     // `components` hides `/./` and `//`; the text must be what it means.
     let rebuilt: PathBuf = path.components().collect();
-    if clean && rebuilt.as_os_str() == path.as_os_str() {
-        Ok(())
-    } else {
-        Err(PlanError::NotNormal {
-            path: path.to_owned(),
-        })
-    }
+    clean && rebuilt.as_os_str() == path.as_os_str()
 }
 
 fn system_mounts(host: &Host, template: &Template) -> Vec<Mount> {
-    let mut mounts: Vec<Mount> = host
-        .system
-        .iter()
-        .chain(&host.etc)
-        .map(|path| Mount::ReadOnly {
-            host: path.clone(),
-            inside: path.clone(),
-        })
-        .collect();
-    mounts.extend(host.links.iter().map(|(inside, target)| Mount::Link {
-        inside: inside.clone(),
-        target: target.clone(),
-    }));
+    let mut mounts = host.mounts();
     mounts.extend(
         etc_files(template.network).map(|(inside, content)| Mount::File {
             inside: inside.into(),
@@ -600,79 +631,6 @@ fn project_mounts(spec: &SandboxSpec) -> Vec<Mount> {
     mounts
 }
 
-/// Variables that change what code a program loads are never passed on.
-pub(crate) fn forbidden(name: &str) -> bool {
-    name.is_empty()
-        || name.len() > 256
-        || name.contains(['=', '\0'])
-        || name.starts_with("LD_")
-        || name.starts_with("DYLD_")
-}
-
-fn environment(
-    spec: &SandboxSpec,
-    settings: &Settings,
-    host: &Host,
-    network: Network,
-) -> Result<BTreeMap<String, String>, PlanError> {
-    let mut path: Vec<&str> = host
-        .path
-        .iter()
-        .filter(|entry| settings.tools.iter().any(|tool| entry.starts_with(tool)))
-        .filter_map(|entry| entry.to_str())
-        .filter(|entry| !entry.contains(':'))
-        .collect();
-    path.extend([
-        "/usr/local/bin",
-        "/usr/bin",
-        "/bin",
-        "/usr/local/sbin",
-        "/usr/sbin",
-        "/sbin",
-    ]);
-    let mut variables: BTreeMap<String, String> = [
-        ("HOME", HOME),
-        ("LANG", "C.UTF-8"),
-        ("LOGNAME", "fluffy"),
-        ("PATH", &path.join(":")),
-        ("SHELL", "/bin/sh"),
-        ("TMPDIR", "/tmp"),
-        ("USER", "fluffy"),
-    ]
-    .into_iter()
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .collect();
-    if network == Network::Restricted {
-        variables.extend(proxy_variables());
-    }
-    for (name, value) in &spec.environment {
-        if forbidden(name) || value.contains('\0') {
-            return Err(PlanError::Variable { name: name.clone() });
-        }
-        variables.insert(name.clone(), value.clone());
-    }
-    Ok(variables)
-}
-
-/// How programs inside find the egress proxy, in both cases of letters.
-fn proxy_variables() -> impl Iterator<Item = (String, String)> {
-    let proxy = format!("http://127.0.0.1:{PROXY_PORT}");
-    let direct = "localhost,127.0.0.1,::1".to_owned();
-    [
-        ("HTTP_PROXY", proxy.clone()),
-        ("HTTPS_PROXY", proxy.clone()),
-        ("ALL_PROXY", proxy),
-        ("NO_PROXY", direct),
-    ]
-    .into_iter()
-    .flat_map(|(name, value)| {
-        [
-            (name.to_owned(), value.clone()),
-            (name.to_ascii_lowercase(), value),
-        ]
-    })
-}
-
 fn limits(spec: &SandboxSpec, template: &Template) -> Result<Limits, PlanError> {
     let time = match (spec.time, template.time) {
         (None, time) => time,
@@ -715,5 +673,7 @@ fn reach(spec: &SandboxSpec, settings: &Settings, host: &Host) -> Reach {
     Reach { read, write }
 }
 
+#[cfg(test)]
+pub(crate) mod sample;
 #[cfg(test)]
 mod tests;

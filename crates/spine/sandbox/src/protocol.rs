@@ -315,11 +315,12 @@ pub fn send<T: Serialize>(
     }
     let socket = socket.as_fd();
     let head = length.to_be_bytes();
-    let mut sent = send_head(socket, &head, descriptors)?;
+    // In one call, or the peer would wake for the length and wait once more.
+    let mut sent = send_first(socket, [&head, &body], descriptors)?;
     while sent < head.len() {
         sent += send_some(socket, head.get(sent..).unwrap_or_default())?;
     }
-    let mut sent = 0;
+    let mut sent = sent - head.len();
     while sent < body.len() {
         sent += send_some(socket, body.get(sent..).unwrap_or_default())?;
     }
@@ -358,9 +359,9 @@ pub fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, 
     Ok(Some((message, descriptors)))
 }
 
-fn send_head(
+fn send_first(
     socket: BorrowedFd<'_>,
-    head: &[u8],
+    parts: [&[u8]; 2],
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
@@ -371,7 +372,7 @@ fn send_head(
     loop {
         let sent = rustix::net::sendmsg(
             socket,
-            &[IoSlice::new(head)],
+            &parts.map(IoSlice::new),
             &mut ancillary,
             SendFlags::NOSIGNAL,
         );

@@ -8,9 +8,9 @@
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
-use crate::plan::{PROXY_PORT, Plan};
+use crate::plan::{PROXY_PORT, Plan, is_normal};
 use crate::template::{Network, Profile};
 
 /// The one program that applies a profile; never looked up in `PATH`.
@@ -190,14 +190,7 @@ impl Building {
 
 /// The path as text, if it means just what it says.
 fn text_of(path: &Path) -> Result<String, SeatbeltError> {
-    let normal = path.is_absolute()
-        && path
-            .components()
-            .all(|part| matches!(part, Component::RootDir | Component::Normal(_)))
-        && !path.as_os_str().as_encoded_bytes().contains(&0);
-    // `components` hides `/./` and `//`; the text must be what it means.
-    let rebuilt: PathBuf = path.components().collect();
-    if !normal || rebuilt.as_os_str() != path.as_os_str() {
+    if !is_normal(path) {
         return Err(SeatbeltError::Path {
             path: path.to_owned(),
         });

@@ -18,6 +18,8 @@ pub enum Profile {
     Strict,
     /// The same, and files.
     StrictFiles,
+    /// Strict, and sockets, where the only way out is the egress proxy.
+    StrictNet,
     /// Processes, files and sockets of its own loopback.
     Standard,
     /// The same, where the only way out is the egress proxy.
@@ -98,6 +100,7 @@ impl Template {
                 cpu_milli: Some(500),
                 pids: 10,
                 time: Lifetime::Silent(Span { millis: 120_000 }),
+                seccomp: Profile::StrictNet,
                 ..Self::small("ai-provider")
             },
             Self::working("code-executor", working, Network::Loopback),
@@ -144,7 +147,9 @@ impl Template {
                     Profile::StandardNet
                 }
                 (Profile::Standard | Profile::StandardNet, _) => Profile::Standard,
-                (strict @ (Profile::Strict | Profile::StrictFiles), _) => strict,
+                (Profile::Strict | Profile::StrictNet, Network::Restricted) => Profile::StrictNet,
+                (Profile::Strict | Profile::StrictNet, _) => Profile::Strict,
+                (Profile::StrictFiles, _) => Profile::StrictFiles,
             };
         }
         self.memory = added.memory.unwrap_or(self.memory);
@@ -215,7 +220,7 @@ mod tests {
             rows,
             [
                 "kernel process None 512MiB Some(1000) 64 StrictFiles",
-                "ai-provider process Restricted 256MiB Some(500) 10 Strict",
+                "ai-provider process Restricted 256MiB Some(500) 10 StrictNet",
                 "code-executor process Loopback 4GiB None 512 Standard",
                 "policy-sandbox process None 128MiB Some(250) 5 Strict",
                 "integration-test process Restricted 4GiB None 512 StandardNet",

@@ -107,19 +107,7 @@ fn become_nobody() -> io::Result<()> {
 
 fn build(anchor: &Path, host: &Host, program: &OwnedFd) -> io::Result<()> {
     let own = PathBuf::from(format!("/proc/self/fd/{}", program.as_raw_fd()));
-    let mut list: Vec<Mount> = host
-        .system
-        .iter()
-        .chain(&host.etc)
-        .map(|path| Mount::ReadOnly {
-            host: path.clone(),
-            inside: path.clone(),
-        })
-        .collect();
-    list.extend(host.links.iter().map(|(inside, target)| Mount::Link {
-        inside: inside.clone(),
-        target: target.clone(),
-    }));
+    let mut list = host.mounts();
     list.extend([Mount::Devices, Mount::Processes]);
     list.extend(
         [
@@ -153,7 +141,7 @@ fn build(anchor: &Path, host: &Host, program: &OwnedFd) -> io::Result<()> {
         |error: mounts::MountError| io::Error::other(format!("{}: {}", error.step, error.error));
     // A masked `/proc` would forbid every sandbox inside to have one.
     let without = Guards::NONE.with(Guard::ProcMasks);
-    mounts::build(anchor, &list, without).map_err(failed)?;
+    mounts::build(anchor, &list, mounts::Keep::Whole, without).map_err(failed)?;
     mounts::finish(without).map_err(failed)
 }
 
@@ -170,7 +158,7 @@ fn run_inside(command: &[String]) -> io::Result<i32> {
         })
         .map(|word| CString::new(word).map_err(io::Error::from))
         .collect::<io::Result<Vec<_>>>()?;
-    let program = texts.first().ok_or(io::ErrorKind::InvalidInput)?;
+    let program = texts.first().ok_or(io::ErrorKind::InvalidInput)?.clone();
     let environment = [
         c"PATH=/usr/local/bin:/usr/bin:/bin",
         c"HOME=/tmp",
@@ -178,10 +166,14 @@ fn run_inside(command: &[String]) -> io::Result<i32> {
         c"LANG=C.UTF-8",
     ]
     .map(CString::from);
+    let (argv, environment) = (
+        call::Words::new(texts),
+        call::Words::new(environment.to_vec()),
+    );
     match call::fork(0)? {
         Forked::Child => {
             rustix::process::chdir("/tmp")?;
-            let error = call::execute(program, &texts, &environment);
+            let error = call::execute(&program, &argv, &environment);
             crate::worker::complain("the command was not started", &error);
             call::exit_now(127)
         }

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::watch::processes;
@@ -24,7 +25,8 @@ pub(crate) fn signal_below(root: Pid, signal: Signal) -> usize {
         .collect();
     below(root)
         .filter_map(|pid| opened.get(&pid))
-        .filter(|descriptor| pidfd_send_signal(descriptor, signal).is_ok())
+        .filter(|process| !has_ended(process))
+        .filter(|process| pidfd_send_signal(process, signal).is_ok())
         .count()
 }
 
@@ -39,6 +41,16 @@ pub(crate) fn end_below(root: Pid) {
     }
 }
 
+/// Whether it only waits for its parent to notice, as long as that may take.
+fn has_ended(process: &OwnedFd) -> bool {
+    const AT_ONCE: Timespec = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let mut polled = [PollFd::new(process, PollFlags::IN)];
+    rustix::event::poll(&mut polled, Some(&AT_ONCE)).is_ok_and(|ended| ended > 0)
+}
+
 fn below(root: Pid) -> impl Iterator<Item = i32> {
     processes::tree(root)
         .into_iter()
@@ -50,6 +62,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_has_ended_but_was_not_waited_for_is_no_process() {
+        // The program that the shell becomes knows nothing of its child.
+        let mut root = std::process::Command::new("sh")
+            .args(["-c", "sleep 300 & exec sleep 301"])
+            .spawn()
+            .unwrap();
+        let pid = Pid::from_child(&root);
+        let patience = std::time::Duration::from_secs(20);
+        let ended = || (signal_below(pid, Signal::KILL) == 1).then_some(());
+        fluffy_test_kit::wait_for("the child is there", patience, ended).unwrap();
+        let gone = || (signal_below(pid, Signal::KILL) == 0).then_some(());
+        fluffy_test_kit::wait_for("the child has ended", patience, gone).unwrap();
+        root.kill().unwrap();
+        root.wait().unwrap();
+    }
+
+    #[test]
     fn a_tree_is_ended_and_its_root_is_not() {
         let script = "sleep 300 & (sleep 300 & sleep 300; true) & wait";
         let mut root = std::process::Command::new("sh")
@@ -57,11 +86,9 @@ mod tests {
             .spawn()
             .unwrap();
         let pid = Pid::from_child(&root);
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        while below(pid).count() < 4 && std::time::Instant::now() < deadline {
-            std::thread::yield_now();
-        }
-        assert!(below(pid).count() >= 4);
+        let patience = std::time::Duration::from_secs(20);
+        let grown = || (below(pid).count() >= 4).then_some(());
+        fluffy_test_kit::wait_for("the tree has grown", patience, grown).unwrap();
         end_below(pid);
         root.wait().unwrap();
         assert_eq!(below(pid).count(), 0);

@@ -48,6 +48,9 @@ pub(crate) enum WallError {
         #[source]
         source: io::Error,
     },
+    /// There is no descriptor left for the rules.
+    #[error("cannot keep the rules")]
+    Descriptor(#[source] io::Error),
     /// The kernel refused a rule.
     #[error("the kernel refuses the rules")]
     Rules(#[source] RulesetError),
@@ -56,7 +59,12 @@ pub(crate) enum WallError {
 /// A wall, ready to be put over processes.
 #[derive(Debug)]
 pub(crate) struct Wall {
-    rules: OwnedFd,
+    rules: RulesetCreated,
+    /// The same rules, for the call that puts them over a process.
+    descriptor: OwnedFd,
+    abi: ABI,
+    /// What was there to be allowed.
+    allowed: Reach,
 }
 
 impl Wall {
@@ -91,6 +99,32 @@ impl Wall {
         Self::build(rules, abi, reach)
     }
 
+    /// Makes it the wall of this reach, after something was mounted at these
+    /// places. Only what is new is added, where the rest stays as it was.
+    ///
+    /// # Errors
+    /// When the kernel refuses a rule.
+    pub(crate) fn extend(&mut self, reach: &Reach, mounted: &[&Path]) -> Result<(), WallError> {
+        let stays = |path: &PathBuf| reach.write.contains(path);
+        let reads = |path: &PathBuf| reach.read.contains(path) || stays(path);
+        if !self.allowed.write.iter().all(stays) || !self.allowed.read.iter().all(reads) {
+            // A rule cannot be taken back.
+            *self = Self::prepare(reach)?;
+            return Ok(());
+        }
+        // At and below a mount the same path is another file.
+        let moved = |path: &PathBuf| mounted.iter().any(|place| path.starts_with(place));
+        let missing = |paths: &[PathBuf], allowed: &[PathBuf]| {
+            let new = |path: &&PathBuf| moved(path) || !allowed.contains(path);
+            paths.iter().filter(new).cloned().collect()
+        };
+        let new = Reach {
+            read: missing(&reach.read, &self.allowed.read),
+            write: missing(&reach.write, &self.allowed.write),
+        };
+        self.allow(&new)
+    }
+
     /// Puts the wall over the calling thread and all that it starts, for ever.
     /// Allocates nothing: it is called between `fork` and `execve`, after
     /// no-new-privileges.
@@ -106,7 +140,7 @@ impl Wall {
         let answer = unsafe {
             libc::syscall(
                 libc::SYS_landlock_restrict_self,
-                self.rules.as_raw_fd(),
+                self.descriptor.as_raw_fd(),
                 0_u32,
             )
         };
@@ -122,18 +156,33 @@ impl Wall {
         abi: ABI,
         reach: &Reach,
     ) -> Result<Self, WallError> {
-        let mut rules = rules.and_then(Ruleset::create).map_err(WallError::Rules)?;
-        let read = AccessFs::from_read(abi);
+        let rules = rules.and_then(Ruleset::create).map_err(WallError::Rules)?;
+        let copy = rules.try_clone().map_err(WallError::Descriptor)?;
+        let descriptor: Option<OwnedFd> = copy.into();
+        let mut wall = Self {
+            rules,
+            descriptor: descriptor.ok_or(WallError::Unsupported)?,
+            abi,
+            allowed: Reach::default(),
+        };
+        wall.allow(reach)?;
+        Ok(wall)
+    }
+
+    fn allow(&mut self, reach: &Reach) -> Result<(), WallError> {
+        let read = AccessFs::from_read(self.abi);
         for path in &reach.read {
-            rules = allow(rules, path, read, abi)?;
+            if allow(&mut self.rules, path, read, self.abi)? {
+                self.allowed.read.push(path.clone());
+            }
         }
         for path in &reach.write {
-            rules = allow(rules, path, read | write_rights(abi, path), abi)?;
+            let rights = read | write_rights(self.abi, path);
+            if allow(&mut self.rules, path, rights, self.abi)? {
+                self.allowed.write.push(path.clone());
+            }
         }
-        let rules: Option<OwnedFd> = rules.into();
-        Ok(Self {
-            rules: rules.ok_or(WallError::Unsupported)?,
-        })
+        Ok(())
     }
 }
 
@@ -201,13 +250,13 @@ fn write_rights(abi: ABI, path: &Path) -> BitFlags<AccessFs> {
     rights
 }
 
-/// Adds one path; one that is not there needs no rule.
+/// Adds one path, and says whether it is there: otherwise it needs no rule.
 fn allow(
-    rules: RulesetCreated,
+    rules: &mut RulesetCreated,
     path: &Path,
     rights: BitFlags<AccessFs>,
     abi: ABI,
-) -> Result<RulesetCreated, WallError> {
+) -> Result<bool, WallError> {
     let failed = |source| WallError::Path {
         path: path.to_owned(),
         source,
@@ -218,7 +267,7 @@ fn allow(
         .open(path);
     let file = match opened {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(rules),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(failed(error)),
     };
     let rights = if file.metadata().map_err(failed)?.is_dir() {
@@ -228,7 +277,8 @@ fn allow(
     };
     rules
         .add_rule(PathBeneath::new(file, rights))
-        .map_err(WallError::Rules)
+        .map_err(WallError::Rules)?;
+    Ok(true)
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! What the launcher looks at from time to time, where the kernel sets no
 //! limit: memory without a control group, a layer's size, the host's disk.
 //!
-//! Costs at most a fiftieth of the launcher's time and never blocks it. It
-//! only says which limit was run into; ending commands is the launcher's.
-//! Next: `walk` counts layers, `processes` counts memory.
+//! Costs at most a fiftieth of the launcher's time, a fifth while memory is
+//! short, and never blocks it. It only says which limit was run into; ending
+//! commands is the launcher's. Next: `walk` counts layers, `processes` memory.
 
 pub(crate) mod processes;
 mod walk;
@@ -18,12 +18,19 @@ use self::walk::{Step, Walk};
 use crate::cgroup::Group;
 use crate::plan::{Mount, Plan};
 
-/// How often it looks at most.
+/// How long it looks away at most, but for a look's own cost.
 const INTERVAL: Duration = Duration::from_millis(100);
+/// How long it looks away at least.
+const SHORTEST: Duration = Duration::from_millis(5);
+/// What a few busy processors touch in a millisecond: with less room than
+/// that for a whole interval it looks again sooner.
+const TOUCHED_IN_A_MILLISECOND: u64 = 4 << 20;
 /// How long one look may count files.
 const SLICE: Duration = Duration::from_millis(2);
-/// A look is followed by this many times its own duration without one.
+/// A look is followed by this many times its own cost without one.
 const REST: u32 = 49;
+/// The same when more than half of the memory is in use.
+const REST_WHEN_SHORT: u32 = 4;
 /// What must stay free on the host: this, or a twentieth if that is less.
 const RESERVE: u64 = 1 << 30;
 /// What counts as having written since the command started.
@@ -44,6 +51,8 @@ pub struct Watch {
     init: Pid,
     /// Where no control group limits it.
     memory: Option<u64>,
+    /// What the latest look found of it, never less than there was.
+    used: u64,
     trees: Vec<Tree>,
     next: Instant,
 }
@@ -64,6 +73,7 @@ impl Watch {
         Self {
             init,
             memory: (memory == Memory::Unlimited).then_some(plan.limits.memory.0),
+            used: 0,
             trees: plan
                 .watched
                 .iter()
@@ -92,23 +102,51 @@ impl Watch {
         for tree in &mut self.trees {
             tree.used_before = tree.used;
         }
-        self.next = self.next.min(now + INTERVAL);
+        // A copy is counted before much is written to it. Elsewhere there is
+        // time; what is overdue is so because nothing ran.
+        let counted = self.trees.iter().all(|tree| tree.start.is_some());
+        if counted && self.next <= now {
+            self.next = now + self.pause(Duration::ZERO);
+        }
     }
 
     /// Looks; says which limit was run into.
     pub fn check(&mut self, now: Instant) -> Option<Limit> {
-        let began = Instant::now();
-        let memory = self.memory.is_some_and(|most| uses_more(self.init, most));
+        let began = processor_time();
+        let memory = self.memory.is_some_and(|most| {
+            self.used = memory_in_use(self.init, most);
+            self.used > most
+        });
         let mut disk = false;
         for tree in &mut self.trees {
             disk |= tree.is_over();
         }
-        self.next = now + INTERVAL.max(began.elapsed() * REST);
+        self.next = now + self.pause(processor_time().saturating_sub(began));
         match (memory, disk) {
             (true, _) => Some(Limit::Memory),
             (false, true) => Some(Limit::Disk),
             (false, false) => None,
         }
+    }
+
+    /// Whether anything but init runs.
+    pub(crate) fn sees_commands(&self) -> bool {
+        processes::tree(self.init).len() > 1
+    }
+
+    /// How long to look away after a look that cost this much.
+    fn pause(&self, cost: Duration) -> Duration {
+        let Some(most) = self.memory else {
+            return INTERVAL.max(cost * REST);
+        };
+        let room = most.saturating_sub(self.used);
+        let until_full = Duration::from_millis(room / TOUCHED_IN_A_MILLISECOND);
+        let rest = if self.used > most / 2 {
+            REST_WHEN_SHORT
+        } else {
+            REST
+        };
+        until_full.clamp(SHORTEST, INTERVAL).max(cost * rest)
     }
 
     /// What its processes use, for where no control group counts.
@@ -166,9 +204,19 @@ fn is_copy(plan: &Plan, root: &Path) -> bool {
 }
 
 /// The exact sum is only made when the quick one, never smaller, is too much.
-fn uses_more(init: Pid, most: u64) -> bool {
+fn memory_in_use(init: Pid, most: u64) -> u64 {
     let tree = processes::tree(init);
-    processes::memory_at_most(&tree) > most && processes::memory(&tree) > most
+    match processes::memory_at_most(&tree) {
+        quick if quick > most => processes::memory(&tree),
+        quick => quick,
+    }
+}
+
+/// What this thread has used of a processor. Unlike time itself it does not
+/// pass while others are busy, which is when looking matters most.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 fn is_nearly_full(path: &Path) -> bool {

@@ -7,7 +7,6 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
@@ -18,7 +17,7 @@ use tempfile::TempDir;
 use super::scripts::{COMMON, DOCKER, PODMAN};
 use super::{EngineKind, TestEngine};
 use crate::account::RunAs;
-use crate::wait_for;
+use crate::{lifeline, wait_for};
 
 /// Docker's first start makes its stores, slow on a busy disk.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -202,7 +201,7 @@ fn write_settings(kind: EngineKind, folder: &Path) -> Result<()> {
 }
 
 fn start_script(kind: EngineKind, start: &Start, folder: &Path) -> Result<(Child, ChildStdin)> {
-    let mut command = match start {
+    let sh = match start {
         Start::As(run_as) => run_as.command(Path::new("sh")),
         Start::WithSudo => {
             let mut command = Command::new("sudo");
@@ -215,20 +214,9 @@ fn start_script(kind: EngineKind, start: &Start, folder: &Path) -> Result<(Child
         EngineKind::Podman | EngineKind::RootlessPodman => PODMAN,
     };
     let group = fs::metadata(folder).context("the folder is gone")?.gid();
-    let mut script = command
-        .args(["-c", &format!("{COMMON}{body}"), "fluffy-engine"])
-        .arg(folder)
-        .arg(group.to_string())
-        .current_dir("/")
-        // Its own group: Ctrl-C is for us, the script cleans up afterwards.
-        .process_group(0)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .context("cannot start sh")?;
-    let lifeline = script.stdin.take().context("sh has no input")?;
-    Ok((script, lifeline))
+    let group = group.to_string();
+    let words = ["fluffy-engine".as_ref(), folder.as_os_str(), group.as_ref()];
+    lifeline::start(sh, &format!("{COMMON}{body}"), &words)
 }
 
 /// Asks whether an engine is there, as its own clients do.

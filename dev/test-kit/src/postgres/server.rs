@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use super::install::programs;
 use crate::account::RunAs;
-use crate::wait_for;
+use crate::{lifeline, wait_for};
 
 /// After a crash the server first syncs every file, slow on a busy disk.
 const START_LIMIT: Duration = Duration::from_secs(120);
@@ -85,7 +85,8 @@ impl PrivatePostgres {
             .context("cannot make a folder in /tmp")?;
         run_as.own(folder.path())?;
         create_data(&programs, &run_as, folder.path())?;
-        let (watchdog, lifeline) = start_watchdog(folder.path())?;
+        let words = ["fluffy-watchdog".as_ref(), folder.path().as_os_str()];
+        let (watchdog, lifeline) = lifeline::start(Command::new("sh"), WATCHDOG, &words)?;
         let mut postgres = Self {
             // From here on the watchdog removes the folder.
             folder: folder.keep(),
@@ -322,21 +323,6 @@ fn create_data(programs: &Path, run_as: &RunAs, folder: &Path) -> Result<()> {
         );
     }
     Ok(())
-}
-
-fn start_watchdog(folder: &Path) -> Result<(Child, ChildStdin)> {
-    let mut watchdog = Command::new("sh")
-        .args(["-c", WATCHDOG, "fluffy-watchdog"])
-        .arg(folder)
-        .current_dir("/")
-        .process_group(0)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .context("cannot start sh")?;
-    let lifeline = watchdog.stdin.take().context("sh has no input")?;
-    Ok((watchdog, lifeline))
 }
 
 /// Sends a signal; that the process is already gone is what we want anyway.

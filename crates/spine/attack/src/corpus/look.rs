@@ -6,9 +6,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::outcome::Outcome;
-use crate::stage::SECRET_PREFIX;
+use crate::stage::{SECRET_PREFIX, Stage};
 
 /// How much is read of anything.
 const MOST_READ: u64 = 256 * 1024;
@@ -62,6 +63,32 @@ pub(crate) fn change(path: impl AsRef<Path>) -> Outcome {
 pub(crate) fn create(path: impl AsRef<Path>, text: &str) -> Outcome {
     let path = path.as_ref();
     outcome(&format!("create {}", path.display()), fs::write(path, text))
+}
+
+/// Leaves a file in each of these folders, as far as that works.
+///
+/// Which are the host's own, and not those of a throwaway copy, is for the host
+/// to say: it looks for them, and removes them.
+pub(crate) fn plant(stage: &Stage, folders: &[&Path], text: &str) -> Outcome {
+    let mut planted = Vec::new();
+    let mut refusals = Vec::new();
+    for folder in folders {
+        let path = folder.join(stage.unique());
+        match create(&path, text) {
+            Outcome::Succeeded { .. } => planted.push(path.to_string_lossy().into_owned()),
+            refused => refusals.push(refused),
+        }
+    }
+    if planted.is_empty() {
+        return Outcome::best(refusals);
+    }
+    Outcome::looted(format!("created {}", planted.join(", ")), planted)
+}
+
+/// Keeps what was taken for a while: a limit that is kept by looking from time
+/// to time, and not by the kernel, promises only to see it then.
+pub(crate) fn hold_still() {
+    std::thread::sleep(Duration::from_secs(2));
 }
 
 /// Opens a file for writing, and writes nothing.

@@ -9,8 +9,11 @@ use std::time::Instant;
 
 use fluffy_attack::{
     Attack, CommandSubject, Egress, Ended, Guard, Isolated, Limits, Ran, Reason, Verdict, Word,
+    run_all,
 };
 use fluffy_policy::word::Tier;
+
+use crate::starter::STARTERS;
 
 /// Where this program lives inside: a folder that sandboxes may see.
 const PROGRAM: &str = "/opt/fluffy/single-guard";
@@ -24,6 +27,7 @@ const EXCUSED: &str = include_str!("controls.txt");
 /// Copies this program to where sandboxes can be shown it, and goes on there.
 pub(crate) fn move_in(words: &[&str]) -> ExitCode {
     std::fs::create_dir(GROUND).unwrap();
+    std::fs::create_dir(STARTERS).unwrap();
     std::fs::create_dir(Path::new(PROGRAM).parent().unwrap()).unwrap();
     std::fs::copy("/proc/self/exe", PROGRAM).unwrap();
     let status = Command::new(PROGRAM)
@@ -42,7 +46,7 @@ pub(crate) fn controls(share: &str, names: &[&str]) -> ExitCode {
         .filter(|line| !line.starts_with('#'))
         .map(|line| line.split_once(": ").unwrap())
         .collect();
-    let wanted = |attack: &&Attack| names.is_empty() || names.contains(&attack.name);
+    let wanted = |attack: &&'static Attack| names.is_empty() || names.contains(&attack.name);
     let wrong: Vec<String> = fluffy_attack::all()
         .filter(wanted)
         .filter(|attack| !excused.contains_key(guard_key(attack.guard).as_str()))
@@ -62,14 +66,13 @@ fn guard_key(guard: Guard) -> String {
 }
 
 /// Plays one attack both ways; says what is wrong with that.
-fn judge(attack: &Attack, excused: &BTreeMap<&str, &str>) -> Option<String> {
+fn judge(attack: &'static Attack, excused: &BTreeMap<&str, &str>) -> Option<String> {
     let lacking: Vec<Guard> = std::iter::once(attack.guard)
         .chain(attack.also.iter().copied())
         .filter(|guard| !excused.contains_key(guard_key(*guard).as_str()))
         .collect();
     let began = Instant::now();
-    let [whole, weakened] = [&[], lacking.as_slice()]
-        .map(|lacking| fluffy_attack::run(attack, &subject(attack, lacking), Path::new(GROUND)));
+    let [whole, weakened] = [&[], lacking.as_slice()].map(|lacking| play(attack, lacking));
     let line = format!(
         "{}: whole {} ({}), without {}: {} ({}), in {:.1?}",
         attack.name,
@@ -93,6 +96,18 @@ fn judge(attack: &Attack, excused: &BTreeMap<&str, &str>) -> Option<String> {
     (!stands || !ran || works == excuse).then_some(line)
 }
 
+/// Plays it once; what rests on honest merges counts only if those arrive.
+fn play(attack: &'static Attack, lacking: &[Guard]) -> Verdict {
+    let subject = subject(attack, lacking);
+    let report = run_all(&[attack], &[&subject], Path::new(GROUND), |_, _, _| {});
+    // What a control could not remove is not to be found by the next one.
+    let cleared = Command::new("sh")
+        .args(["-c", "chmod -R u+rwx \"$0\" && rm -rf \"$0\"/*", STARTERS])
+        .status();
+    assert!(cleared.unwrap().success());
+    report.rows[0].cells[0].verdict.clone()
+}
+
 fn names(guards: &[Guard]) -> String {
     let names: Vec<&str> = guards.iter().map(|guard| guard.name()).collect();
     names.join(",")
@@ -109,9 +124,13 @@ fn subject(attack: &Attack, lacking: &[Guard]) -> CommandSubject {
         ..Limits::TRIAL
     };
     let time = limits.time_ms.to_string();
-    let line = [PROGRAM, "start", &time, &names(lacking), "{project}", "--"];
-    let line = line.into_iter().chain([PROGRAM, "attack"]);
-    let mut words: Vec<Word> = line.map(|word| Word::Text(word.to_owned())).collect();
+    let text = |word: &str| Word::Text(word.to_owned());
+    let mut words = [PROGRAM, "start", &time, &names(lacking)]
+        .map(text)
+        .to_vec();
+    let [merge, discard] = ["merge", "discard"].map(|word| vec![word.to_owned()]);
+    words.push(Word::Aftermath(merge, discard));
+    words.extend(["{project}", "--", PROGRAM, "attack"].map(text));
     words.push(Word::Arguments);
     CommandSubject {
         name: "native".to_owned(),
@@ -122,7 +141,7 @@ fn subject(attack: &Attack, lacking: &[Guard]) -> CommandSubject {
         egress: Egress::None,
         ending,
         isolation: Isolated::Yes,
-        emptied: Vec::new(),
+        emptied: vec![STARTERS.into()],
     }
 }
 

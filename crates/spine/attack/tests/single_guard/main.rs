@@ -15,9 +15,11 @@
     reason = "tests"
 )]
 
+mod aftermath;
 mod inside;
 mod starter;
 
+use std::path::Path;
 use std::process::{Child, Command, ExitCode};
 
 /// The one test of this program.
@@ -33,8 +35,22 @@ fn main() -> ExitCode {
         ["attack", name, stage] => {
             fluffy_attack::work(name, stage).map_or(ExitCode::from(2), |()| ExitCode::SUCCESS)
         }
-        ["start", time, weaken, project, "--", command @ ..] => {
-            starter::start(time, weaken, project, command)
+        [
+            "start",
+            time,
+            weaken,
+            aftermath,
+            project,
+            "--",
+            command @ ..,
+        ] => {
+            let start = starter::Start {
+                time,
+                weaken,
+                aftermath,
+                project: Path::new(project),
+            };
+            starter::start(&start, command)
         }
         ["move-in", words @ ..] => inside::move_in(words),
         ["controls", share, names @ ..] => inside::controls(share, names),

@@ -11,24 +11,59 @@ use std::sync::Arc;
 use fluffy_attack::{Limits, Reason};
 use fluffy_base::{ByteSize, Span};
 use fluffy_contract::isolation::{Child, Command, Exit, LayerMount, Limit, Output, SandboxSpec};
+use fluffy_layer::{HeldLayer, LayerDirectories, LayerKind, LayerStore};
 use fluffy_ledger::{Actor, Ledger, LedgerOptions};
 use fluffy_sandbox::client::{Journal, LauncherCommand, LauncherHandle};
 use fluffy_sandbox::plan::{Engine, Settings};
 use fluffy_sandbox::template::{Lifetime, Template};
 
-use crate::inside::GROUND;
+use crate::aftermath;
 
 const TEMPLATE: &str = "code-executor";
 
-/// Runs the command without these guards, their names separated by commas.
-pub(crate) fn start(time: &str, weaken: &str, project: &str, command: &[&str]) -> ExitCode {
+/// What each start keeps; empty whenever nothing runs.
+pub(crate) const STARTERS: &str = "/home/starters";
+
+/// How a command is to be started, and what becomes of its writes.
+pub(crate) struct Start<'a> {
+    pub(crate) time: &'a str,
+    /// The guards to leave out, separated by commas.
+    pub(crate) weaken: &'a str,
+    pub(crate) aftermath: &'a str,
+    pub(crate) project: &'a Path,
+}
+
+/// Runs the command, then merges or drops what it wrote.
+pub(crate) fn start(start: &Start<'_>, command: &[&str]) -> ExitCode {
     let limits = Limits {
-        time_ms: time.parse().unwrap(),
+        time_ms: start.time.parse().unwrap(),
         ..Limits::TRIAL
     };
-    let lacking: Vec<&str> = weaken.split(',').filter(|name| !name.is_empty()).collect();
+    let lacking: Vec<&str> = start.weaken.split(',').collect();
+    let root = tempfile::Builder::new()
+        .prefix("starter-")
+        .tempdir_in(STARTERS)
+        .unwrap()
+        .keep();
+    let store = LayerStore::open(&root.join("state")).unwrap();
+    let permit = fluffy_test_kit::permit("sandbox.create", Some(TEMPLATE));
+    let mut held = store
+        .create(permit, start.project, LayerKind::Overlay)
+        .unwrap();
+    let settings = settings(limits, &root, start.project, store.folder());
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let exit = runtime.block_on(run(limits, &lacking, Path::new(project), command));
+    let exit = runtime.block_on(run(settings, &lacking, &held, command));
+    match (start.aftermath, lacking.contains(&"merge-refusal")) {
+        ("merge", false) => aftermath::merge(&mut held),
+        ("merge", true) => aftermath::merge_blindly(&held),
+        _ => {}
+    }
+    match lacking.contains(&"clean-up") {
+        false => aftermath::remove(&store, held),
+        true => aftermath::remove_blindly(&held),
+    }
+    // Nothing else can be in its way than what it was to remove.
+    let _removed = std::fs::remove_dir(store.folder()).and_then(|()| std::fs::remove_dir_all(root));
     match exit {
         Exit::Code { code } => ExitCode::from(u8::try_from(code).unwrap()),
         Exit::Signal { signal } => ExitCode::from(128 + u8::try_from(signal).unwrap()),
@@ -40,28 +75,20 @@ pub(crate) fn start(time: &str, weaken: &str, project: &str, command: &[&str]) -
     }
 }
 
-async fn run(limits: Limits, lacking: &[&str], project: &Path, command: &[&str]) -> Exit {
-    let root = tempfile::Builder::new()
-        .prefix("starter-")
-        .tempdir_in(GROUND)
-        .unwrap();
-    let layer = root.path().join("state/layers/one");
-    for name in ["upper", "work"] {
-        std::fs::create_dir_all(layer.join(name)).unwrap();
-    }
-    let settings = settings(limits, root.path(), project);
-    let ledger = Ledger::open(&root.path().join("ledger.db"), LedgerOptions::default()).unwrap();
+async fn run(settings: Settings, lacking: &[&str], held: &HeldLayer, command: &[&str]) -> Exit {
+    let ledger = settings.state.join("ledger.db");
+    let ledger = Ledger::open(&ledger, LedgerOptions::default()).unwrap();
     let journal = Journal::new(Arc::new(ledger), Actor::system("test"));
     let launcher = launcher(lacking);
     let launcher = LauncherHandle::start(&launcher, settings, journal);
     let launcher = launcher.await.unwrap();
+    let LayerDirectories::Overlay { upper, work } = held.prepare_mount().unwrap() else {
+        panic!("another kind of layer");
+    };
     let spec = SandboxSpec {
         template: TEMPLATE.to_owned(),
-        project: Some(project.to_owned()),
-        layer: Some(LayerMount::Overlay {
-            upper: layer.join("upper"),
-            work: layer.join("work"),
-        }),
+        project: Some(held.layer().project().to_owned()),
+        layer: Some(LayerMount::Overlay { upper, work }),
         ..SandboxSpec::default()
     };
     let permit = fluffy_test_kit::permit("sandbox.create", Some(TEMPLATE));
@@ -69,7 +96,7 @@ async fn run(limits: Limits, lacking: &[&str], project: &Path, command: &[&str])
     // Whoever reads the output limits it, so this guard is the reader's.
     let limited = !lacking.contains(&"output-limit");
     let command = Command {
-        output: limited.then_some(ByteSize(limits.output)),
+        output: limited.then_some(ByteSize(Limits::TRIAL.output)),
         ..Command::new(command.iter().copied())
     };
     let permit = fluffy_test_kit::permit("shell.exec", None);
@@ -92,7 +119,7 @@ fn pass_on(mut stream: impl Write, bytes: &[u8]) -> std::io::Result<()> {
 }
 
 /// The template with the limits that attacks are told of.
-fn settings(limits: Limits, root: &Path, project: &Path) -> Settings {
+fn settings(limits: Limits, root: &Path, project: &Path, layers: &Path) -> Settings {
     let mut built_in = Template::builtin(ByteSize(8 << 30)).into_iter();
     let mut template = built_in.find(|one| one.name == TEMPLATE).unwrap();
     template.memory = ByteSize(limits.memory);
@@ -107,7 +134,7 @@ fn settings(limits: Limits, root: &Path, project: &Path) -> Settings {
     Settings {
         templates: vec![template],
         projects: vec![project.to_owned()],
-        layers: root.join("state/layers"),
+        layers: layers.to_owned(),
         state: root.join("state"),
         tools: vec![program.parent().unwrap().to_owned()],
         engine: Engine::Native,
@@ -117,7 +144,9 @@ fn settings(limits: Limits, root: &Path, project: &Path) -> Settings {
 /// This program as a launcher that leaves guards out.
 fn launcher(lacking: &[&str]) -> LauncherCommand {
     let mut launcher = LauncherCommand::own().unwrap();
-    let known = lacking.iter().filter(|name| **name != "output-limit");
+    // Those of others: whoever reads, merges and removes.
+    let others = ["", "output-limit", "merge-refusal", "clean-up"];
+    let known = lacking.iter().filter(|name| !others.contains(name));
     for name in known {
         launcher
             .arguments

@@ -12,9 +12,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fluffy_base::id::SandboxId;
-use fluffy_egress::{
-    AllowList, Exchange, ProxyHandle, Record, RecordError, Settings, environment, serve,
-};
+use fluffy_egress::{AllowList, Exchange, ProxyHandle, Record, RecordError, Settings, serve};
+use fluffy_sandbox::plan::proxy_variables;
 use fluffy_test_kit::wait_for;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -128,7 +127,7 @@ impl Stage {
         ] {
             command.env(name, &certificate);
         }
-        command.envs(environment(self.proxy_port));
+        command.envs(proxy_variables(self.proxy_port));
         let output = command.output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Ran {

@@ -89,6 +89,11 @@ impl RequestContext {
 }
 
 impl EventSender {
+    /// Waits until the client is gone.
+    pub async fn gone(&self) {
+        self.outgoing.closed().await;
+    }
+
     /// Sends an event, waiting while the client has too many unread.
     ///
     /// # Errors

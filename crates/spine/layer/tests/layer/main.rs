@@ -19,3 +19,4 @@ mod races;
 mod refused;
 mod snapshots;
 mod support;
+mod views;

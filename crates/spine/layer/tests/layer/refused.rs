@@ -103,6 +103,27 @@ fn hooks_are_refused_at_any_depth() {
 }
 
 #[test]
+fn the_samples_of_a_fresh_clone_are_no_hooks() {
+    // As if it came from a server: a path as its origin is refused too.
+    const CLONE: &str = "git clone -q --no-hardlinks . copy; \
+                         git -C copy config remote.origin.url https://h/x";
+    refuses(CLONE, &[]);
+    // In a directory that was there, a hook could lead to one.
+    refuses(
+        "echo x >.git/hooks/new.sample",
+        &[".git/hooks/new.sample git-hook"],
+    );
+    refuses(
+        &format!("{CLONE}; cd copy/.git/hooks; mv pre-commit.sample pre-commit"),
+        &["copy/.git/hooks/pre-commit git-hook"],
+    );
+    refuses(
+        "mkdir -p a/.git/hooks/x.sample; echo x >a/.git/hooks/x.sample/pre-commit",
+        &["a/.git/hooks/x.sample/pre-commit git-hook"],
+    );
+}
+
+#[test]
 fn settings_that_run_something_are_refused() {
     for setting in [
         "core.fsmonitor /tmp/x",

@@ -3,37 +3,17 @@
 use std::os::unix::ffi::OsStringExt;
 use std::process::Command;
 
-use fluffy_base::id::SandboxId;
-use fluffy_base::{ByteSize, Span};
+use fluffy_base::ByteSize;
 use proptest::prelude::*;
 
 use super::*;
-use crate::plan::{Engine, Limits, Reach};
-use crate::template::{Lifetime, Network, Profile};
+use crate::plan::{Engine, sample};
 
 fn plan(mounts: Vec<Mount>, late: Vec<Mount>) -> Plan {
     Plan {
-        sandbox: SandboxId::from_bits(1),
-        template: "code-executor".to_owned(),
-        engine: Engine::Bwrap,
         mounts,
         late,
-        environment: [("SECRET".to_owned(), "value".to_owned())].into(),
-        directory: "/work".into(),
-        limits: Limits {
-            memory: ByteSize(1 << 30),
-            cpu_milli: None,
-            pids: 100,
-            time: Lifetime::Total(Span { millis: 1_000 }),
-            disk: ByteSize(1 << 30),
-            file_size: ByteSize(1 << 30),
-        },
-        network: Network::Loopback,
-        seccomp: Profile::Standard,
-        reach: Reach::default(),
-        watched: None,
-        scratch: None,
-        without: crate::guard::Guards::NONE,
+        ..sample::plan(Engine::Bwrap)
     }
 }
 

@@ -57,6 +57,9 @@ impl Process {
     }
 }
 
+/// How often a claim may lose against the sweeps of others.
+const MOST_TRIES: u32 = 100;
+
 /// A launcher's claim to what it makes.
 #[derive(Debug)]
 pub struct Ownership {
@@ -77,8 +80,19 @@ impl Ownership {
             .recursive(true)
             .mode(0o700)
             .create(&all)?;
-        // Taken whole under another name first, so that a sweep never sees a
-        // directory whose lock is not held yet.
+        let mut tries = 0;
+        loop {
+            match Self::claim(&all) {
+                Err(error) if tries < MOST_TRIES && was_swept(&error) => tries += 1,
+                claimed => return claimed,
+            }
+        }
+    }
+
+    fn claim(all: &Path) -> io::Result<Self> {
+        // Filled and locked under another name first, so that nobody asks for
+        // a launcher whose lock is not held yet. A sweep takes such names too,
+        // because a crash may have left them, and can be quicker than we are.
         let label = SandboxId::generate().to_string().to_ascii_lowercase();
         let label = label.rsplit('_').next().unwrap_or("launcher").to_owned();
         let hidden = all.join(format!(".{label}"));
@@ -90,7 +104,7 @@ impl Ownership {
         let own = all.join(&label);
         fs::rename(&hidden, &own)?;
         Ok(Self {
-            all,
+            all: all.to_owned(),
             own,
             label,
             _lock: lock,
@@ -191,6 +205,14 @@ fn end_recorded(directory: &Path) -> Vec<String> {
         .collect()
 }
 
+/// Whether a directory went to a sweep before it was locked.
+fn was_swept(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::NotFound
+    )
+}
+
 /// The lock of a launcher's directory, if nobody else holds it.
 fn lock(directory: &Path) -> io::Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -205,6 +227,28 @@ fn lock(directory: &Path) -> io::Result<Option<OwnedFd>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_claim_does_not_lose_against_the_sweeps_of_others() {
+        let state = tempfile::tempdir().unwrap();
+        let sweeper = Ownership::take(state.path()).unwrap();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let sweeping = scope.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    sweeper.sweep();
+                }
+            });
+            let claimed: Vec<_> = (0..300)
+                .map(|_| Ownership::take(state.path()).map(|claim| claim.release()))
+                .collect();
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            sweeping.join().unwrap();
+            for claim in claimed {
+                claim.unwrap();
+            }
+        });
+    }
 
     #[test]
     fn a_living_launcher_is_left_alone_and_a_dead_one_swept() {

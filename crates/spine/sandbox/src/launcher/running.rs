@@ -19,7 +19,7 @@ use crate::failure;
 use crate::guard::Guard;
 use crate::init::{self, Birth};
 use crate::plan::{Engine, Plan};
-use crate::protocol::{self, Answer, ExecId, Failure, Order, Report, Warm};
+use crate::protocol::{self, Answer, ExecId, Failure, Order, Report};
 use crate::seccomp::Filter;
 use crate::sys::linux::call::{self, Forked};
 use crate::template::Lifetime;
@@ -71,7 +71,8 @@ pub(super) struct Start {
     pub(super) group: Option<Group>,
     pub(super) anchor: PathBuf,
     pub(super) question: u64,
-    pub(super) warm: Warm,
+    /// Where what comes later lies on the host; nothing if all comes at once.
+    pub(super) waiting: Option<Vec<PathBuf>>,
 }
 
 /// An order that init has not reported on.
@@ -105,6 +106,10 @@ pub(super) struct Running {
     /// Questions whose orders init has not yet reported on, oldest first.
     waiting: VecDeque<Waiting>,
     execs: BTreeMap<ExecId, Exec>,
+    /// Whether a command ever ran.
+    ran: bool,
+    /// Whether a command may have left processes behind.
+    used: bool,
 }
 
 impl Running {
@@ -116,7 +121,7 @@ impl Running {
             group,
             anchor,
             question,
-            warm,
+            waiting,
         } = start;
         let system = |what: &'static str| move |error: io::Error| failure::system(what, &error);
         let flags = SocketFlags::CLOEXEC;
@@ -124,7 +129,15 @@ impl Running {
             .map_err(io::Error::from)
             .map_err(system("make a socket"))?;
         let spawned = match plan.engine {
-            Engine::Native => clone_init(&plan, filter, group.as_ref(), &anchor, warm, inner),
+            Engine::Native => clone_init(inner, |control, ids| Birth {
+                plan: &plan,
+                group: group.as_ref(),
+                anchor: &anchor,
+                ids,
+                filter,
+                waiting: waiting.as_deref(),
+                control,
+            }),
             Engine::Bwrap | Engine::Reduced | Engine::Container => {
                 crate::foreign::spawn(&plan, group.as_ref(), inner)
             }
@@ -151,6 +164,8 @@ impl Running {
             },
             waiting: VecDeque::new(),
             execs: BTreeMap::new(),
+            ran: false,
+            used: false,
         };
         match running.begin() {
             Ok(()) => Ok(running),
@@ -192,7 +207,7 @@ impl Running {
             State::Ended => return None,
             State::Running | State::Paused => None,
         };
-        let watch = (!self.execs.is_empty() && self.state != State::Paused)
+        let watch = (self.used && self.state != State::Paused)
             .then(|| self.watch.next_check())
             .flatten();
         self.execs
@@ -205,7 +220,7 @@ impl Running {
     }
 
     /// Takes what init said, or that it is gone.
-    pub(super) fn hear(&mut self, now: Instant) -> Vec<Effect> {
+    pub(super) fn hear(&mut self) -> Vec<Effect> {
         let mut effects = Vec::new();
         // What it said before it died counts, so the socket comes first.
         while readable(&self.control) {
@@ -222,7 +237,6 @@ impl Running {
         if readable(&self.pidfd) {
             effects.extend(self.lost());
         }
-        let _ = now;
         effects
     }
 
@@ -362,17 +376,37 @@ impl Running {
             self.end_exec(exec, Limit::Time);
         }
         if self.watch.next_check().is_some_and(|due| due <= now)
-            && let Some(limit) = self.watch.check(now)
+            && let Some(limit) = self.look(now)
         {
-            let all: Vec<ExecId> = self.execs.keys().copied().collect();
-            for exec in all {
-                self.end_exec(exec, limit);
-            }
+            self.end_all(limit);
         }
+        // Nobody is left to take anything until the next command.
+        self.used = !self.execs.is_empty() || self.watch.sees_commands();
         Vec::new()
     }
 
-    fn end_exec(&mut self, exec: ExecId, limit: Limit) {
+    /// Looks at what nobody else limits. Where it has no user namespace the
+    /// kernel would count the processes of its user on the whole host.
+    fn look(&mut self, now: Instant) -> Option<Limit> {
+        let over = self.watch.check(now);
+        let counted = self.group.is_some() || self.plan.engine.has_user_namespace();
+        let many = !counted && self.watch.stats().pids > self.plan.limits.pids.saturating_add(1);
+        over.or(many.then_some(Limit::Pids))
+    }
+
+    fn end_all(&mut self, limit: Limit) {
+        if self.execs.is_empty() {
+            let signal = Signal::KILL.as_raw();
+            let _ = self.order(None, &Order::SignalAll { signal }, &[]);
+        }
+        let all: Vec<ExecId> = self.execs.keys().copied().collect();
+        for exec in all {
+            self.end_exec(exec, limit);
+        }
+    }
+
+    /// Ends one command; its exit says why.
+    pub(super) fn end_exec(&mut self, exec: ExecId, limit: Limit) {
         let alone = self.execs.len() == 1;
         let Some(ending) = self.execs.get_mut(&exec) else {
             return;
@@ -459,12 +493,18 @@ impl Running {
             (most, asked) => most.or(asked),
         };
         self.watch.begin(Instant::now());
+        let before = match (&self.group, self.ran) {
+            (Some(group), true) => group.hits(),
+            // Nothing has run that could have run into a limit.
+            _ => Hits::default(),
+        };
+        (self.used, self.ran) = (true, true);
         self.execs.insert(
             exec,
             Exec {
                 deadline: time.map(|time| Instant::now() + time),
                 ending: None,
-                before: self.group.as_ref().map(Group::hits).unwrap_or_default(),
+                before,
             },
         );
         let ordered = self.order(Some(id), &Order::Exec { exec, command }, &streams);
@@ -481,16 +521,6 @@ impl Running {
         signal: i32,
     ) -> Result<Option<Answer>, Failure> {
         self.order(Some(id), &Order::Signal { exec, signal }, &[])
-    }
-
-    pub(super) fn end(
-        &mut self,
-        _id: u64,
-        exec: ExecId,
-        limit: Limit,
-    ) -> Result<Option<Answer>, Failure> {
-        self.end_exec(exec, limit);
-        Ok(Some(Answer::Done))
     }
 
     pub(super) fn listen(&mut self, id: u64, port: u16) -> Result<Option<Answer>, Failure> {
@@ -530,7 +560,7 @@ impl Running {
             .is_some_and(|group| group.thaw().is_ok())
     }
 
-    pub(super) fn stats(&self, _id: u64) -> Result<Option<Answer>, Failure> {
+    pub(super) fn stats(&self) -> Result<Option<Answer>, Failure> {
         if self.state == State::Ended {
             return Err(failure::ended());
         }
@@ -558,16 +588,15 @@ impl Running {
             until: Instant::now() + grace,
             question: id,
         };
+        if self.execs.is_empty() {
+            // Nothing was asked to end that could say that it has.
+            self.end_processes();
+        }
         Ok(None)
     }
 
-    pub(super) fn kill(&mut self, _id: u64) -> Result<Option<Answer>, Failure> {
-        self.end_processes();
-        Ok(Some(Answer::Done))
-    }
-
     /// Ends init; the kernel ends its whole namespace with it.
-    fn end_processes(&mut self) {
+    pub(super) fn end_processes(&mut self) {
         // A frozen process does not even die.
         self.thaw();
         let has_namespace =
@@ -602,31 +631,21 @@ impl Running {
     }
 }
 
-fn clone_init(
-    plan: &Plan,
-    filter: Filter,
-    group: Option<&Group>,
-    anchor: &std::path::Path,
-    warm: Warm,
+/// Clones an init into new namespaces, with what is known before the fork.
+fn clone_init<'a>(
     inner: OwnedFd,
+    birth: impl FnOnce(OwnedFd, (u32, u32)) -> Birth<'a>,
 ) -> Result<(Pid, OwnedFd), Failure> {
     let ids = (
         rustix::process::geteuid().as_raw(),
         rustix::process::getegid().as_raw(),
     );
-    let namespaces = call::namespaces_without(plan.without);
-    match call::fork_into(namespaces, group.and_then(Group::descriptor)) {
+    let birth = birth(inner, ids);
+    let namespaces = call::namespaces_without(birth.plan.without);
+    match call::fork_into(namespaces, birth.group.and_then(Group::descriptor)) {
         Err(error) => Err(failure::native("make namespaces", &error)),
         Ok(Forked::Parent { pid, pidfd }) => Ok((pid, pidfd)),
-        Ok(Forked::Child) => init::run_native(Birth {
-            plan,
-            group,
-            anchor,
-            ids,
-            filter,
-            waiting: warm == Warm::Waiting,
-            control: inner,
-        }),
+        Ok(Forked::Child) => init::run_native(birth),
     }
 }
 

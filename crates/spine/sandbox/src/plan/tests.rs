@@ -137,13 +137,15 @@ fn a_restricted_network_names_the_proxy_in_both_cases_of_letters() {
         ..spec()
     };
     let plan = derive(&spec).unwrap();
-    for name in ["HTTP_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"] {
-        assert_eq!(
-            plan.environment.get(name).map(String::as_str),
-            Some("http://127.0.0.1:3128")
-        );
+    let get = |name: &str| plan.environment.get(name).map(String::as_str);
+    for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
+        assert_eq!(get(name), Some("http://127.0.0.1:3128"));
+        assert_eq!(get(&name.to_lowercase()), get(name));
     }
-    assert!(plan.environment.contains_key("no_proxy"));
+    assert!(get("NO_PROXY").unwrap().contains("127.0.0.1"));
+    assert_eq!(get("no_proxy"), get("NO_PROXY"));
+    // Without it Node's own `fetch` would not look at the others.
+    assert_eq!(get("NODE_USE_ENV_PROXY"), Some("1"));
 }
 
 #[test]

@@ -13,8 +13,10 @@ use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::process::{Signal, WaitId, WaitIdOptions};
 
+use crate::guard::Guards;
 use crate::seccomp::Filter;
 use crate::sys::linux::call::{self, Forked};
+use crate::sys::linux::privileges;
 use crate::wall::Wall;
 
 /// How long a child may take.
@@ -88,8 +90,8 @@ fn understand([step, low, high]: [u8; 3]) -> Result<Native, Stopped> {
 /// Puts wall and filter over a child.
 pub(super) fn reduced(wall: &Wall, filter: &Filter) -> io::Result<()> {
     let [failed, low, high] = in_child(0, |pipe| {
-        let done = rustix::thread::set_no_new_privs(true)
-            .map_err(io::Error::from)
+        let done = privileges::lower_bounds(Guards::NONE)
+            .and_then(|()| privileges::drop_capabilities(Guards::NONE))
             .and_then(|()| wall.enforce())
             .and_then(|()| filter.install());
         let errno = match &done {

@@ -153,12 +153,18 @@ fn reason(stopped: &Stopped, settings: &Settings) -> (&'static str, Option<Strin
                 }),
             );
         }
-        (_, Some(_)) => {
+        // Whatever forbids this hides `/proc` too, so both are named at once.
+        (_, Some(container)) => {
             return (
                 "the engine of this container forbids it",
-                command(
-                    "start the container with `--security-opt seccomp=unconfined --security-opt apparmor=unconfined`",
-                ),
+                command(match container {
+                    Container::Docker => {
+                        "start the container with `--security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined`"
+                    }
+                    Container::Podman => {
+                        "start the container with `--security-opt seccomp=unconfined --security-opt unmask=ALL`"
+                    }
+                }),
             );
         }
         (_, None) => {}
@@ -255,7 +261,16 @@ mod tests {
                     container: Some(Container::Docker),
                     ..plain.clone()
                 },
-                "seccomp=unconfined",
+                "seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined",
+            ),
+            (
+                Step::Namespaces,
+                libc::EPERM,
+                Settings {
+                    container: Some(Container::Podman),
+                    ..plain.clone()
+                },
+                "seccomp=unconfined --security-opt unmask=ALL",
             ),
             (
                 Step::Processes,

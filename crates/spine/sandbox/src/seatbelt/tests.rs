@@ -2,41 +2,19 @@
 
 use std::os::unix::ffi::OsStringExt;
 
-use fluffy_base::id::SandboxId;
-use fluffy_base::{ByteSize, Span};
 use proptest::prelude::*;
 
 use super::*;
-use crate::plan::{Engine, Limits, Mount, Reach};
-use crate::template::Lifetime;
+use crate::plan::{Engine, Mount, Reach, sample};
 
 fn plan(read: &[&str], write: &[&str]) -> Plan {
     let paths = |texts: &[&str]| texts.iter().map(PathBuf::from).collect();
     Plan {
-        sandbox: SandboxId::from_bits(1),
-        template: "code-executor".to_owned(),
-        engine: Engine::Reduced,
-        mounts: vec![],
-        late: vec![],
-        environment: [("SECRET".to_owned(), "value".to_owned())].into(),
-        directory: "/Users/ada/work".into(),
-        limits: Limits {
-            memory: ByteSize(1 << 30),
-            cpu_milli: None,
-            pids: 100,
-            time: Lifetime::Total(Span { millis: 1_000 }),
-            disk: ByteSize(1 << 30),
-            file_size: ByteSize(1 << 30),
-        },
-        network: Network::Loopback,
-        seccomp: Profile::Standard,
         reach: Reach {
             read: paths(read),
             write: paths(write),
         },
-        watched: None,
-        scratch: None,
-        without: crate::guard::Guards::NONE,
+        ..sample::plan(Engine::Reduced)
     }
 }
 

@@ -35,7 +35,9 @@ pub(super) enum Place {
 /// The groups of calls that a profile allows.
 pub(super) fn allowed(profile: Profile) -> &'static [&'static [&'static str]] {
     match profile {
-        Profile::Strict => &[COMPUTE, DESCRIPTORS, UNIX_SOCKETS, READ_FILES, EXECUTE],
+        Profile::Strict | Profile::StrictNet => {
+            &[COMPUTE, DESCRIPTORS, UNIX_SOCKETS, READ_FILES, EXECUTE]
+        }
         Profile::StrictFiles => &[
             COMPUTE,
             DESCRIPTORS,
@@ -77,6 +79,12 @@ pub(super) fn refused(profile: Profile, place: Place) -> Vec<Refusal> {
             refusals.extend(by_name(NO_PROCESSES));
             refusals.extend_from_slice(ONLY_THREADS);
             refusals.extend_from_slice(ONLY_UNIX);
+            refusals.extend_from_slice(ONLY_READING);
+        }
+        Profile::StrictNet => {
+            refusals.extend(by_name(NO_PROCESSES));
+            refusals.extend_from_slice(ONLY_THREADS);
+            refusals.extend_from_slice(PLAIN_SOCKETS);
             refusals.extend_from_slice(ONLY_READING);
         }
         Profile::StrictFiles => {

@@ -4,8 +4,9 @@ use super::calls::CALLS;
 use super::*;
 
 const BOTH: [Architecture; 2] = [Architecture::X86_64, Architecture::Aarch64];
-const PROFILES: [Profile; 4] = [
+const PROFILES: [Profile; 5] = [
     Profile::Strict,
+    Profile::StrictNet,
     Profile::StrictFiles,
     Profile::Standard,
     Profile::StandardNet,
@@ -171,7 +172,7 @@ fn no_profile_makes_namespaces() {
 fn strict_starts_threads_but_no_processes() {
     let thread = 0x003d_0f00;
     for architecture in BOTH {
-        for profile in [Profile::Strict, Profile::StrictFiles] {
+        for profile in [Profile::Strict, Profile::StrictNet, Profile::StrictFiles] {
             assert_eq!(
                 ask(profile, architecture, "clone", &[thread]),
                 Action::Allow
@@ -186,7 +187,7 @@ fn strict_starts_threads_but_no_processes() {
             assert_eq!(action, Action::Allow);
         }
     }
-    for profile in [Profile::Strict, Profile::StrictFiles] {
+    for profile in [Profile::Strict, Profile::StrictNet, Profile::StrictFiles] {
         for call in ["fork", "vfork"] {
             assert_eq!(ask(profile, Architecture::X86_64, call, &[]), REFUSED);
         }
@@ -232,6 +233,7 @@ fn sockets_are_those_of_the_profile() {
             for (profile, expected) in [
                 (Profile::Strict, strict),
                 (Profile::StrictFiles, strict),
+                (Profile::StrictNet, standard),
                 (Profile::Standard, standard),
                 (Profile::StandardNet, standard),
             ] {

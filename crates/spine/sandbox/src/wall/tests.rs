@@ -170,3 +170,50 @@ fn a_file_can_be_named_too() {
         libc::EACCES
     );
 }
+
+#[test]
+fn a_wall_is_extended_by_what_is_new_or_was_mounted_over() {
+    let root = tempfile::tempdir().unwrap();
+    let [early, late] = ["early", "late"].map(|name| root.path().join(name));
+    for directory in [&early, &late] {
+        std::fs::create_dir(directory).unwrap();
+        std::fs::write(directory.join("file"), "text").unwrap();
+    }
+    let missing = root.path().join("missing");
+    let before = Reach {
+        read: vec![early.clone(), missing.clone()],
+        write: vec![],
+    };
+    let mut wall = Wall::prepare(&before).unwrap();
+    let reads = |wall: &Wall, path: &Path| behind(wall, || errno(std::fs::read(path.join("file"))));
+    assert_eq!(reads(&wall, &early), 0);
+    assert_eq!(reads(&wall, &late), libc::EACCES);
+    // As a mount would: another directory at a path that had a rule, and one
+    // where there was none.
+    std::fs::rename(&early, root.path().join("covered")).unwrap();
+    for directory in [&early, &missing] {
+        std::fs::create_dir(directory).unwrap();
+        std::fs::write(directory.join("file"), "text").unwrap();
+    }
+    let after = Reach {
+        read: vec![early.clone(), missing.clone()],
+        write: vec![late.clone()],
+    };
+    wall.extend(&after, &[]).unwrap();
+    assert_eq!(reads(&wall, &early), libc::EACCES);
+    wall.extend(&after, &[&early]).unwrap();
+    for path in [&early, &missing, &late] {
+        assert_eq!(reads(&wall, path), 0, "{path:?}");
+    }
+    let write = |wall: &Wall| behind(wall, || errno(std::fs::write(late.join("new"), "x")));
+    assert_eq!(write(&wall), 0);
+    // Less than before: nothing of the old wall may stay open.
+    let less = Reach {
+        read: vec![late.clone()],
+        write: vec![],
+    };
+    wall.extend(&less, &[]).unwrap();
+    assert_eq!(reads(&wall, &early), libc::EACCES);
+    assert_eq!(write(&wall), libc::EACCES);
+    assert_eq!(reads(&wall, &late), 0);
+}

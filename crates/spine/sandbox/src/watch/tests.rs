@@ -1,38 +1,17 @@
 //! What the watch notices, and how rarely it looks.
 
 use super::*;
-use crate::plan::{Engine, Limits, Reach};
-use crate::template::{Lifetime, Network, Profile};
+use crate::plan::{Engine, sample};
 use fluffy_base::ByteSize;
-use fluffy_base::id::SandboxId;
-use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Child, Command, Stdio};
 
 fn plan(layer: Option<&Path>) -> Plan {
-    Plan {
-        sandbox: SandboxId::generate(),
-        template: "test".into(),
-        engine: Engine::Native,
-        mounts: vec![],
-        late: vec![],
-        environment: BTreeMap::new(),
-        directory: "/".into(),
-        limits: Limits {
-            memory: ByteSize(64 << 20),
-            cpu_milli: None,
-            pids: 8,
-            time: Lifetime::Owner,
-            disk: ByteSize(8 << 20),
-            file_size: ByteSize(1 << 30),
-        },
-        network: Network::None,
-        seccomp: Profile::Standard,
-        reach: Reach::default(),
-        watched: layer.map(Path::to_owned),
-        scratch: None,
-        without: crate::guard::Guards::NONE,
-    }
+    let mut plan = sample::plan(Engine::Native);
+    plan.limits.memory = ByteSize(64 << 20);
+    plan.limits.disk = ByteSize(8 << 20);
+    plan.watched = layer.map(Path::to_owned);
+    plan
 }
 
 fn own() -> Pid {
@@ -106,6 +85,48 @@ fn it_rests_much_longer_than_it_looks() {
     assert!(watch.next_check().unwrap() <= now + INTERVAL);
     watch.check(now);
     assert!(watch.next_check().unwrap() >= now + INTERVAL);
+}
+
+#[test]
+fn a_copy_is_counted_as_soon_as_a_command_starts() {
+    let layer = tempfile::tempdir().unwrap();
+    let mut plan = plan(Some(layer.path()));
+    let now = Instant::now() + INTERVAL;
+    let mut empty = layer_watch(&plan);
+    empty.begin(now);
+    assert_eq!(empty.next_check(), Some(now + INTERVAL));
+    plan.late = vec![Mount::Writable {
+        host: layer.path().to_owned(),
+        inside: "/project".into(),
+    }];
+    let mut copy = layer_watch(&plan);
+    copy.begin(now);
+    assert!(copy.next_check().unwrap() <= now);
+}
+
+#[test]
+fn many_short_commands_do_not_put_a_look_off() {
+    let layer = tempfile::tempdir().unwrap();
+    let mut watch = layer_watch(&plan(Some(layer.path())));
+    let now = Instant::now() + INTERVAL;
+    watch.begin(now);
+    let due = watch.next_check();
+    watch.begin(now + INTERVAL / 2);
+    assert_eq!(watch.next_check(), due);
+}
+
+#[test]
+fn the_less_memory_is_left_the_sooner_it_looks_again() {
+    let mut watch = Watch::new(&plan(None), None, own());
+    watch.memory = Some(4 << 30);
+    let look = Duration::from_millis(2);
+    assert_eq!(watch.pause(Duration::ZERO), INTERVAL);
+    assert_eq!(watch.pause(look * 2), look * 2 * REST);
+    watch.used = (4 << 30) - (80 << 20);
+    assert_eq!(watch.pause(look), Duration::from_millis(20));
+    assert_eq!(watch.pause(look * 50), look * 50 * REST_WHEN_SHORT);
+    watch.used = 4 << 30;
+    assert_eq!(watch.pause(Duration::ZERO), SHORTEST);
 }
 
 #[test]

@@ -7,7 +7,9 @@ use fluffy_base::ByteSize;
 use fluffy_contract::isolation::{Command, Finished, LayerMount, SandboxSpec};
 use fluffy_ledger::{Actor, Ledger, LedgerOptions};
 use fluffy_policy::Permit;
-use fluffy_sandbox::client::{Journal, LauncherCommand, LauncherHandle, SandboxHandle};
+use fluffy_sandbox::client::{
+    Journal, LauncherCommand, LauncherHandle, SandboxHandle, StartLauncherError,
+};
 use fluffy_sandbox::plan::{Engine, Settings};
 use fluffy_sandbox::template::Template;
 
@@ -24,20 +26,34 @@ impl Kit {
 
     pub(crate) async fn with(engine: Engine, change: impl FnOnce(&mut Settings)) -> Self {
         let root = tempfile::tempdir().unwrap();
-        for name in [
-            "project",
-            "state/layers/one/tree",
-            "state/layers/one/upper",
-            "state/layers/one/work",
-        ] {
-            std::fs::create_dir_all(root.path().join(name)).unwrap();
+        let launcher = Self::start(&root, &command(), engine, change)
+            .await
+            .unwrap();
+        Self {
+            launcher,
+            engine,
+            root,
         }
-        std::fs::write(root.path().join("project/hello.txt"), "hello\n").unwrap();
-        std::fs::write(
-            root.path().join("state/layers/one/tree/hello.txt"),
-            "hello\n",
-        )
-        .unwrap();
+    }
+
+    /// Starts what the command says as a launcher on a project made here.
+    pub(crate) async fn start(
+        root: &tempfile::TempDir,
+        command: &LauncherCommand,
+        engine: Engine,
+        change: impl FnOnce(&mut Settings),
+    ) -> Result<LauncherHandle, StartLauncherError> {
+        let layer = root.path().join("state/layers/one");
+        for name in ["tree", "upper", "work"] {
+            std::fs::create_dir_all(layer.join(name)).unwrap();
+        }
+        std::fs::create_dir(root.path().join("project")).unwrap();
+        for file in [
+            root.path().join("project/hello.txt"),
+            layer.join("tree/hello.txt"),
+        ] {
+            std::fs::write(file, "hello\n").unwrap();
+        }
         let mut settings = Settings {
             templates: Template::builtin(ByteSize(8 << 30)),
             projects: vec![root.path().join("project")],
@@ -51,14 +67,7 @@ impl Kit {
             Ledger::open(&root.path().join("ledger.db"), LedgerOptions::default()).unwrap(),
         );
         let journal = Journal::new(ledger, Actor::system("test"));
-        let launcher = LauncherHandle::start(&command(), settings, journal)
-            .await
-            .unwrap();
-        Self {
-            launcher,
-            engine,
-            root,
-        }
+        LauncherHandle::start(command, settings, journal).await
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -124,4 +133,16 @@ pub(crate) fn create() -> Permit {
 /// A permit to run a command, from a real decision.
 pub(crate) fn run() -> Permit {
     fluffy_test_kit::permit("shell.exec", None)
+}
+
+/// How many processes of the host have this command line.
+pub(crate) fn count(command: &str) -> usize {
+    std::fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter(|process| {
+            std::fs::read_to_string(process.path().join("cmdline"))
+                .is_ok_and(|line| line.trim_end_matches('\u{0}') == command)
+        })
+        .count()
 }

@@ -3,14 +3,20 @@
 use std::time::{Duration, Instant};
 
 use fluffy_contract::isolation::{Child, Command, Exit, Sandbox, SandboxError};
+use fluffy_sandbox::client::{LauncherCommand, StartLauncherError};
 use fluffy_sandbox::plan::Engine;
+use fluffy_test_kit::wait_for;
 
-use crate::kit::{Kit, run, shell, text};
+use crate::kit::{Kit, count, run, shell, text};
+
+/// Far beyond what anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 on_every_engine! {
     a_paused_sandbox_stands_still_and_goes_on
     stopping_asks_first
     stopping_does_not_wait_for_ever
+    stopping_does_not_wait_for_what_never_ran
     nothing_is_left_when_a_sandbox_is_cleaned_up
     everything_ends_with_its_client
 }
@@ -78,6 +84,87 @@ async fn stopping_does_not_wait_for_ever(engine: Engine) {
     assert!(begun.elapsed() < Duration::from_secs(10));
 }
 
+async fn stopping_does_not_wait_for_what_never_ran(engine: Engine) {
+    let kit = Kit::with(engine, |_| {}).await;
+    let idle = kit.sandbox().await;
+    let patience = Duration::from_secs(600);
+    tokio::time::timeout(PATIENCE, idle.stop(patience))
+        .await
+        .expect("nothing runs in it")
+        .unwrap();
+    idle.clean().await.unwrap();
+    let sandbox = kit.sandbox().await;
+    let nowhere = Command {
+        directory: Some("/nowhere".into()),
+        ..Command::new(["true"])
+    };
+    assert!(sandbox.run(run(), nowhere).await.is_err());
+    let mut child = sandbox
+        .run(run(), Command::new(["sh", "-c", "echo up; exec sleep 60"]))
+        .await
+        .unwrap();
+    child.output().await.unwrap();
+    tokio::time::timeout(PATIENCE, sandbox.stop(patience))
+        .await
+        .expect("only one command runs, and it ends when asked")
+        .unwrap();
+}
+
+/// A command is killed at any moment of its start by another one; what it
+/// borrows of init until then must stay whole.
+#[tokio::test]
+async fn commands_that_are_killed_while_they_start_leave_init_whole() {
+    let kit = Kit::new().await;
+    let sandbox = kit.sandbox().await;
+    let killer = "echo up; while :; do kill -9 -1; done";
+    let mut killer = sandbox
+        .run(run(), Command::new(["sh", "-c", killer]))
+        .await
+        .unwrap();
+    killer.output().await.unwrap();
+    let killed = Exit::Signal {
+        signal: libc::SIGKILL,
+    };
+    let mut hit = 0;
+    for _ in 0..100 {
+        let child = sandbox.run(run(), Command::new(["true"])).await.unwrap();
+        let exit = tokio::time::timeout(PATIENCE, child.finish())
+            .await
+            .expect("it ends either way")
+            .unwrap()
+            .exit;
+        assert!(exit == killed || exit == Exit::Code { code: 0 }, "{exit:?}");
+        hit += usize::from(exit == killed);
+    }
+    assert!(hit > 0, "nobody was killed");
+    killer.signal(libc::SIGKILL).await.unwrap();
+    assert_eq!(killer.wait().await.unwrap(), killed);
+    assert_eq!(text(&shell(&sandbox, "echo whole").await.stdout), "whole\n");
+}
+
+/// Nobody waits for an answer that cannot come.
+#[test]
+fn a_launcher_that_ends_at_once_is_an_error_and_no_wait() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let started = runtime.block_on(async {
+        let root = tempfile::tempdir().unwrap();
+        let command = LauncherCommand {
+            program: "true".into(),
+            arguments: Vec::new(),
+        };
+        let start = Kit::start(&root, &command, Engine::Native, |_| {});
+        tokio::time::timeout(PATIENCE, start).await
+    });
+    // Whatever still waits must not keep the test from failing.
+    runtime.shutdown_background();
+    let error = started.expect("it must not wait").unwrap_err();
+    assert!(matches!(error, StartLauncherError::Silent(_)), "{error:?}");
+}
+
 async fn nothing_is_left_when_a_sandbox_is_cleaned_up(engine: Engine) {
     let kit = Kit::with(engine, |_| {}).await;
     let sandbox = kit.sandbox().await;
@@ -88,7 +175,7 @@ async fn nothing_is_left_when_a_sandbox_is_cleaned_up(engine: Engine) {
     .await;
     assert!(count("sleep\u{0}1234.5") >= 1);
     sandbox.clean().await.unwrap();
-    wait_for("no process is left", || count("sleep\u{0}1234.5") == 0);
+    wait("no process is left", || count("sleep\u{0}1234.5") == 0);
     let records = std::fs::read_dir(kit.path("state/launchers"))
         .unwrap()
         .flatten();
@@ -105,11 +192,11 @@ async fn everything_ends_with_its_client(engine: Engine) {
         .run(run(), Command::new(["sleep", "2345.5"]))
         .await
         .unwrap();
-    wait_for("it runs", || count("sleep\u{0}2345.5") == 1);
+    wait("it runs", || count("sleep\u{0}2345.5") == 1);
     let Kit { launcher, root, .. } = kit;
     drop((sandbox, _child, launcher));
-    wait_for("it is gone", || count("sleep\u{0}2345.5") == 0);
-    wait_for("no record is left", || {
+    wait("it is gone", || count("sleep\u{0}2345.5") == 0);
+    wait("no record is left", || {
         std::fs::read_dir(root.path().join("state/launchers"))
             .unwrap()
             .count()
@@ -125,13 +212,13 @@ async fn everything_ends_with_its_launcher_and_the_next_one_sweeps() {
         .run(run(), Command::new(["sleep", "3456.5"]))
         .await
         .unwrap();
-    wait_for("it runs", || count("sleep\u{0}3456.5") == 1);
+    wait("it runs", || count("sleep\u{0}3456.5") == 1);
     let launchers = std::fs::read_dir(kit.path("state/launchers"))
         .unwrap()
         .count();
     assert_eq!(launchers, 1);
     kill_launcher(kit.path("state").to_str().unwrap());
-    wait_for("it is gone", || count("sleep\u{0}3456.5") == 0);
+    wait("it is gone", || count("sleep\u{0}3456.5") == 0);
     assert!(child.wait().await.is_err());
     let again = Kit::with(fluffy_sandbox::plan::Engine::Native, |settings| {
         settings.state = kit.path("state");
@@ -164,22 +251,6 @@ fn kill_launcher(state: &str) {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
 }
 
-/// How many processes of the host have this command line.
-fn count(command: &str) -> usize {
-    std::fs::read_dir("/proc")
-        .unwrap()
-        .flatten()
-        .filter(|process| {
-            std::fs::read_to_string(process.path().join("cmdline"))
-                .is_ok_and(|line| line.trim_end_matches('\u{0}') == command)
-        })
-        .count()
-}
-
-fn wait_for(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !condition() {
-        assert!(Instant::now() < deadline, "waited too long until {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+fn wait(what: &str, condition: impl Fn() -> bool) {
+    wait_for(what, PATIENCE, || condition().then_some(())).unwrap();
 }

@@ -5,13 +5,15 @@ use std::time::{Duration, Instant};
 use fluffy_base::{ByteSize, Span};
 use fluffy_contract::isolation::{Child, Command, Exit, Limit, SandboxSpec};
 use fluffy_sandbox::plan::{Engine, Settings};
+use fluffy_test_kit::wait_for;
 
-use crate::kit::{Kit, create, run, shell, text};
+use crate::kit::{Kit, count, create, run, shell, text};
 
 on_every_engine! {
     time_is_over_for_the_whole_tree
     a_large_file_ends_with_its_own_reason
     a_layer_that_grows_too_large_is_stopped
+    what_a_command_left_behind_is_watched_too
     ten_million_lines_end_at_the_limit_of_output
     output_of_exactly_the_limit_is_fine
     silence_is_counted_where_the_template_says_so
@@ -96,6 +98,31 @@ async fn a_layer_that_grows_too_large_is_stopped(engine: Engine) {
     let script = "i=0; while :; do head -c 900000 /dev/zero > f$i; i=$((i+1)); done";
     let finished = kit.shell(script).await;
     assert_eq!(finished.exit, Exit::Limit { limit: Limit::Disk });
+}
+
+async fn what_a_command_left_behind_is_watched_too(engine: Engine) {
+    let kit = Kit::with(engine, small).await;
+    let sandbox = kit.sandbox().await;
+    let writer = "i=0; while :; do head -c 900000 /dev/zero > f$i; i=$((i+1)); done";
+    let left = ["sh", "-c", writer, "5678.5"].join("\0");
+    let command = Command::new(["sh", "-c", "setsid sh -c \"$0\" 5678.5 & exit 0", writer]);
+    let child = sandbox.run(run(), command).await.unwrap();
+    let finished = child.finish().await.unwrap();
+    assert_eq!(finished.exit, Exit::Code { code: 0 });
+    wait_for("the writer is ended", Duration::from_secs(60), || {
+        (count(&left) == 0).then_some(())
+    })
+    .unwrap();
+    // It was the limit, and not that it never ran.
+    let files = match engine {
+        Engine::Native => "state/layers/one/upper",
+        Engine::Bwrap | Engine::Reduced | Engine::Container => "state/layers/one/tree",
+    };
+    let files = std::fs::read_dir(kit.path(files)).unwrap();
+    let written: u64 = files
+        .map(|file| file.unwrap().metadata().unwrap().len())
+        .sum();
+    assert!(written > 30_000_000, "{written}");
 }
 
 async fn ten_million_lines_end_at_the_limit_of_output(engine: Engine) {

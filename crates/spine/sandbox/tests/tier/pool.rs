@@ -1,9 +1,9 @@
 //! Waiting sandboxes: fast, fresh, and used once.
 
-use fluffy_contract::isolation::SandboxSpec;
+use fluffy_contract::isolation::{Command, LayerMount, SandboxError, SandboxSpec};
 use fluffy_sandbox::client::{Pool, PoolSettings};
 
-use crate::kit::{Kit, create, shell, text};
+use crate::kit::{Kit, create, run, shell, text};
 
 #[tokio::test]
 async fn a_waiting_sandbox_gets_its_layer_and_serves_once() {
@@ -61,4 +61,45 @@ async fn a_waiting_sandbox_gets_its_layer_and_serves_once() {
     // Empty: a new one is made.
     let fresh = pool.take(create(), kit.spec()).await.unwrap();
     assert_eq!(text(&shell(&fresh, "cat warm.txt").await.stdout), "warm\n");
+}
+
+#[tokio::test]
+async fn a_sandbox_whose_layer_cannot_be_mounted_runs_nothing() {
+    let kit = Kit::new().await;
+    let spec = SandboxSpec {
+        layer: None,
+        ..kit.spec()
+    };
+    let pool = Pool::new(kit.launcher.clone(), PoolSettings { spec, size: 1 });
+    pool.fill(create()).await.unwrap();
+    let missing = SandboxSpec {
+        layer: Some(LayerMount::Overlay {
+            upper: kit.path("state/layers/none/upper"),
+            work: kit.path("state/layers/none/work"),
+        }),
+        ..kit.spec()
+    };
+    let sandbox = pool.take(create(), missing).await.unwrap();
+    // Where every sandbox has a directory, so that nothing else stops it.
+    let command = Command {
+        directory: Some("/".into()),
+        ..Command::new(["true"])
+    };
+    let error = sandbox.run(run(), command.clone()).await.unwrap_err();
+    let project = kit.path("project").display().to_string();
+    assert!(error_text(&error).contains(&project), "{error:?}");
+    let again = sandbox.run(run(), command).await.unwrap_err();
+    assert!(
+        error_text(&again).contains("has not got its project"),
+        "{again:?}"
+    );
+}
+
+/// The error and what it comes from.
+fn error_text(error: &SandboxError) -> String {
+    let source = std::error::Error::source(error);
+    format!(
+        "{error}: {}",
+        source.map(ToString::to_string).unwrap_or_default()
+    )
 }

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
+use crate::corpus::look;
 use crate::corpus::prelude::*;
 
 pub(crate) const ATTACK: Attack = Attack::new("bomb", Family::Archives, Guard::DiskLimit, attempt)
@@ -42,8 +43,7 @@ fn attempt(stage: &Stage) -> Outcome {
             Err(error) => return Outcome::stopped("unpack", error),
         }
     }
-    // A limit that watches must get the chance to see it.
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    look::hold_still();
     Outcome::succeeded(format!("unpacked {} MiB", target >> 20))
 }
 

@@ -26,9 +26,8 @@ fn attempt(stage: &Stage) -> Outcome {
             file.write_all(&bytes)
         })
     });
-    // A limit that watches must get the chance to see it.
     if filled.is_ok() {
-        std::thread::sleep(std::time::Duration::from_secs(2));
+        look::hold_still();
     }
     look::outcome(&format!("{target} MiB"), filled)
 }

@@ -2,6 +2,7 @@
 //!
 //! Stops by itself at twice the limit, at most 5,000, and ends them all.
 
+use crate::corpus::look;
 use crate::corpus::prelude::*;
 use crate::sys::process;
 
@@ -24,6 +25,9 @@ fn attempt(stage: &Stage) -> Outcome {
         }
     }
     let started = children.len();
+    if refused.is_none() {
+        look::hold_still();
+    }
     for &child in &children {
         process::kill_child(child);
     }

@@ -2,6 +2,7 @@
 //!
 //! Stops by itself at twice the limit, at most 8 GiB, in eight children.
 
+use crate::corpus::look;
 use crate::corpus::prelude::*;
 use crate::sys::{memory, process};
 
@@ -35,9 +36,8 @@ fn attempt(stage: &Stage) -> Outcome {
         .filter(|(_, reader)| says_so(reader))
         .count();
     let all = u64::try_from(holding).is_ok_and(|holding| holding == CHILDREN);
-    // A limit that watches must get the chance to see it.
     if all {
-        std::thread::sleep(std::time::Duration::from_secs(2));
+        look::hold_still();
     }
     for (child, reader) in children {
         drop(reader);

@@ -7,6 +7,7 @@ use std::io::Write;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
+use crate::corpus::look;
 use crate::corpus::prelude::*;
 use crate::sys::process;
 
@@ -40,5 +41,6 @@ fn attempt(stage: &Stage) -> Outcome {
         }
         files.push(file);
     }
+    look::hold_still();
     Outcome::succeeded(format!("took {} MiB", target >> 20))
 }

@@ -2,6 +2,7 @@
 //!
 //! Stops by itself at twice the limit, at most 8 GiB.
 
+use crate::corpus::look;
 use crate::corpus::prelude::*;
 use crate::sys::memory;
 
@@ -24,5 +25,6 @@ fn attempt(stage: &Stage) -> Outcome {
             return Outcome::stopped(&format!("mmap after {} MiB", taken * 4), errno);
         }
     }
+    look::hold_still();
     Outcome::succeeded(format!("took {} MiB", target >> 20))
 }

@@ -2,6 +2,7 @@
 //!
 //! Stops by itself at twice the limit, at most 8 GiB; removes it.
 
+use crate::corpus::look;
 use crate::corpus::prelude::*;
 use crate::sys::memory::Segment;
 
@@ -21,8 +22,9 @@ fn attempt(stage: &Stage) -> Outcome {
         Ok(segment) => segment,
         Err(errno) => return Outcome::stopped("shmget", errno),
     };
-    Outcome::of(
-        &format!("fill {} MiB", target >> 20),
-        segment.fill(size, b""),
-    )
+    let filled = segment.fill(size, b"");
+    if filled.is_ok() {
+        look::hold_still();
+    }
+    Outcome::of(&format!("fill {} MiB", target >> 20), filled)
 }

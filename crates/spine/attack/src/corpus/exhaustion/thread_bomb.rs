@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use crate::corpus::look;
 use crate::corpus::prelude::*;
 
 pub(crate) const ATTACK: Attack =
@@ -30,6 +31,9 @@ fn attempt(stage: &Stage) -> Outcome {
                 Ok(_) => started += 1,
                 Err(error) => refused = Some(error),
             }
+        }
+        if refused.is_none() {
+            look::hold_still();
         }
         over.store(true, Ordering::Relaxed);
         match refused {

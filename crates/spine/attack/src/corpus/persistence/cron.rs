@@ -1,8 +1,7 @@
 //! Adds a file to what cron runs.
 //!
-//! A comment, removed at once where that works.
+//! A comment, which the host removes where it finds it.
 
-use std::fs;
 use std::path::Path;
 
 use crate::corpus::look;
@@ -11,8 +10,7 @@ use crate::corpus::prelude::*;
 pub(crate) const ATTACK: Attack =
     Attack::new("cron", Family::Persistence, Guard::MountTable, attempt)
         .gains("runs code on the host every minute")
-        .also_stopped_by(&[Guard::Landlock])
-        .on_its_word();
+        .also_stopped_by(&[Guard::Landlock]);
 
 fn attempt(stage: &Stage) -> Outcome {
     let folders = [
@@ -21,11 +19,5 @@ fn attempt(stage: &Stage) -> Outcome {
         "/var/spool/cron",
         "/etc/systemd/system",
     ];
-    Outcome::best(folders.map(|folder| {
-        let path = Path::new(folder).join(stage.unique());
-        let outcome = look::create(&path, "# planted\n");
-        // Only there if it was created just now.
-        let _removed = fs::remove_file(&path);
-        outcome
-    }))
+    look::plant(stage, &folders.map(Path::new), "# planted\n")
 }

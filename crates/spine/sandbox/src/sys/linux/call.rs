@@ -5,7 +5,7 @@
 
 #![expect(unsafe_code, reason = "system calls without a safe wrapper")]
 
-use std::ffi::{CStr, CString, c_int, c_long};
+use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -80,6 +80,7 @@ pub(crate) fn fork(namespaces: c_int) -> io::Result<Forked> {
 /// The same, with the child in a control group of version 2 from its start.
 pub(crate) fn fork_into(namespaces: c_int, group: Option<BorrowedFd<'_>>) -> io::Result<Forked> {
     const INTO_CGROUP: u64 = 0x2_0000_0000;
+    const HIDDEN: Option<i32> = Some(libc::ENOSYS);
     let mut pidfd: c_int = -1;
     let arguments = CloneArguments {
         flags: (namespaces as u64) | (libc::CLONE_PIDFD as u64) | group.map_or(0, |_| INTO_CGROUP),
@@ -90,13 +91,22 @@ pub(crate) fn fork_into(namespaces: c_int, group: Option<BorrowedFd<'_>>) -> io:
     };
     // SAFETY: without CLONE_VM the child has its own copy of everything; the
     // structure and `pidfd` live until the call returns.
-    let pid = unsafe {
+    let mut pid = unsafe {
         libc::syscall(
             libc::SYS_clone3,
             &raw const arguments,
             size_of::<CloneArguments>(),
         )
     };
+    // Engines of containers hide the newer call, whose arguments their filters
+    // cannot see, so that programs use the older one.
+    if pid == -1 && group.is_none() && io::Error::last_os_error().raw_os_error() == HIDDEN {
+        let flags = namespaces | libc::CLONE_PIDFD | libc::SIGCHLD;
+        let none = std::ptr::null_mut::<c_int>();
+        // SAFETY: as above; no stack means that of the caller, copied, and the
+        // order of the last two, which differs by architecture, is no matter.
+        pid = unsafe { libc::syscall(libc::SYS_clone, flags, none, &raw mut pidfd, none, none) };
+    }
     match pid {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Forked::Child),
@@ -110,6 +120,33 @@ pub(crate) fn fork_into(namespaces: c_int, group: Option<BorrowedFd<'_>>) -> io:
             Ok(Forked::Parent { pid, pidfd })
         }
     }
+}
+
+/// Starts a process that borrows this one's memory until it executes a program
+/// or ends; this one stands still meanwhile. Much cheaper than a copy.
+///
+/// The caller must be single-threaded. The child must not allocate: somebody
+/// may end it at any moment, and what it leaves is this process's own.
+pub(crate) fn fork_borrowing(mut child: &mut dyn FnMut() -> c_int) -> io::Result<Pid> {
+    const STACK: usize = 256 << 10;
+    const ALIGNMENT: usize = 16;
+    extern "C" fn enter(child: *mut c_void) -> c_int {
+        // SAFETY: it is the reference below, whose owner stands still.
+        let child = unsafe { &mut *child.cast::<&mut dyn FnMut() -> c_int>() };
+        child()
+    }
+    let mut stack = Vec::<u8>::with_capacity(STACK);
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: the stack's top is inside or one past its allocation, and grows
+    // down into it. With CLONE_VFORK this process goes on only when the child
+    // has left the memory, so stack and closure outlive its use of them.
+    let pid = unsafe {
+        let top = stack.as_mut_ptr().add(STACK);
+        let top = top.sub(top.addr() % ALIGNMENT);
+        libc::clone(enter, top.cast(), flags, (&raw mut child).cast())
+    };
+    check(c_long::from(pid))?;
+    Pid::from_raw(pid).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// Ends this process without running anything that its parent registered.
@@ -256,33 +293,48 @@ pub(crate) fn signal_descriptor(signals: &[c_int]) -> io::Result<OwnedFd> {
     }
 }
 
-/// Gives a command the signal state every program expects: nothing blocked,
-/// nothing ignored (Rust's start-up ignores SIGPIPE).
+/// Gives this process, and with it its commands, the actions every program
+/// expects: nothing ignored (Rust's start-up ignores SIGPIPE).
 pub(crate) fn reset_signals() {
-    // SAFETY: default actions need no handler; the set is initialised by
-    // `sigemptyset`.
+    for signal in 1..=64 {
+        // SAFETY: default actions need no handler.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
+/// Blocks no signal any more.
+pub(crate) fn unblock_signals() {
+    // SAFETY: the set is initialised by `sigemptyset` and outlives the call.
     unsafe {
-        for signal in 1..=64 {
-            libc::signal(signal, libc::SIG_DFL);
-        }
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
     }
 }
 
-/// Replaces this process; returns only if that failed.
-pub(crate) fn execute(program: &CStr, argv: &[CString], environment: &[CString]) -> io::Error {
-    let pointers = |texts: &[CString]| -> Vec<*const libc::c_char> {
-        texts
-            .iter()
-            .map(|text| text.as_ptr())
-            .chain([std::ptr::null()])
-            .collect()
-    };
-    let (argv, environment) = (pointers(argv), pointers(environment));
+/// Texts in the form that a new program gets them, made before a fork.
+pub(crate) struct Words {
+    /// Keeps what the pointers point to, which does not move with it.
+    _texts: Vec<CString>,
+    pointers: Vec<*const c_char>,
+}
+
+impl Words {
+    /// These texts, in this order.
+    pub(crate) fn new(texts: Vec<CString>) -> Self {
+        let pointers = texts.iter().map(|text| text.as_ptr());
+        Self {
+            pointers: pointers.chain([std::ptr::null()]).collect(),
+            _texts: texts,
+        }
+    }
+}
+
+/// Replaces this process; returns only if that failed. Allocates nothing.
+pub(crate) fn execute(program: &CStr, argv: &Words, environment: &Words) -> io::Error {
+    let (argv, environment) = (argv.pointers.as_ptr(), environment.pointers.as_ptr());
     // SAFETY: both arrays end with a null pointer and outlive the call.
-    unsafe { libc::execve(program.as_ptr(), argv.as_ptr(), environment.as_ptr()) };
+    unsafe { libc::execve(program.as_ptr(), argv, environment) };
     io::Error::last_os_error()
 }
 

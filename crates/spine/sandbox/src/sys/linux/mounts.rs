@@ -2,8 +2,8 @@
 //!
 //! Runs in the sandbox's own mount and user namespace, as its init. Host paths
 //! are looked up below `host`, which is `/` while the root is built and the
-//! kept old root when a layer is attached late. Nothing is ever followed out
-//! of a source: a source is opened first and only its descriptor is mounted.
+//! what is kept of it when a layer is attached late. Nothing is ever followed
+//! out of a source: it is opened first and only its descriptor is mounted.
 
 use std::fs;
 use std::io;
@@ -22,8 +22,20 @@ use super::call::{Attributes, set_attributes};
 use crate::guard::{Guard, Guards};
 use crate::plan::Mount;
 
-/// Where the old root stays until the sandbox is complete.
-const OLD_ROOT: &str = ".host";
+/// Where what is kept of the old root stays until the sandbox is complete.
+const KEPT: &str = ".host";
+/// Where the old root is for a moment when only parts of it are kept.
+const OLD_ROOT: &str = ".old";
+
+/// What [`attach`] will find of the host.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Keep<'a> {
+    /// Everything: it is let go at once.
+    Whole,
+    /// These directories: letting few mounts go later is quick, and a sandbox
+    /// that waits holds no more than it needs.
+    Parts(&'a [PathBuf]),
+}
 
 /// A step that failed, for the report to the person.
 #[derive(Debug)]
@@ -38,7 +50,7 @@ type Done = Result<(), MountError>;
 
 /// Builds the root below `anchor`, an empty directory, and moves into it. The
 /// old root stays reachable for [`attach`] until [`finish`].
-pub(crate) fn build(anchor: &Path, mounts: &[Mount], without: Guards) -> Done {
+pub(crate) fn build(anchor: &Path, mounts: &[Mount], keep: Keep<'_>, without: Guards) -> Done {
     let step = |step: &str| {
         let step = step.to_owned();
         move |error: rustix::io::Errno| MountError {
@@ -85,13 +97,27 @@ pub(crate) fn build(anchor: &Path, mounts: &[Mount], without: Guards) -> Done {
     for mount in mounts {
         place.put(mount)?;
     }
-    let old = anchor.join(OLD_ROOT);
+    let name = match keep {
+        Keep::Whole => KEPT,
+        Keep::Parts(parts) => {
+            place.keep(parts).map_err(|error| MountError {
+                step: "keep what comes later".to_owned(),
+                error,
+            })?;
+            OLD_ROOT
+        }
+    };
+    let old = anchor.join(name);
     fs::create_dir(&old).map_err(|error| MountError {
         step: "keep the old root".to_owned(),
         error,
     })?;
     rustix::process::pivot_root(anchor, &old).map_err(step("change the root"))?;
-    rustix::process::chdir("/").map_err(step("enter the new root"))
+    rustix::process::chdir("/").map_err(step("enter the new root"))?;
+    match keep {
+        Keep::Whole => Ok(()),
+        Keep::Parts(_) => let_go(OLD_ROOT),
+    }
 }
 
 /// Adds mounts to a built root whose old root is still kept.
@@ -99,9 +125,9 @@ pub(crate) fn attach(mounts: &[Mount], without: Guards) -> Done {
     if without.lacks(Guard::MountTable) {
         return Ok(());
     }
-    let old = Path::new("/").join(OLD_ROOT);
+    let kept = Path::new("/").join(KEPT);
     let place = Place {
-        host: &old,
+        host: &kept,
         root: Path::new("/"),
         without,
     };
@@ -113,19 +139,7 @@ pub(crate) fn finish(without: Guards) -> Done {
     if without.lacks(Guard::MountTable) {
         return Ok(());
     }
-    let old = Path::new("/").join(OLD_ROOT);
-    let failed = |step: &'static str| {
-        move |error: io::Error| MountError {
-            step: step.to_owned(),
-            error,
-        }
-    };
-    unmount(&old, UnmountFlags::DETACH)
-        .map_err(|error| failed("let the old root go")(error.into()))?;
-    fs::remove_dir(&old).map_err(failed("remove the old root's place"))?;
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = rustix::fs::open("/", flags, Mode::empty())
-        .map_err(|error| failed("open the root")(error.into()))?;
+    let_go(KEPT)?;
     // Not recursive: what is mounted below has its own attributes.
     rustix::mount::mount_remount(
         "/",
@@ -134,9 +148,24 @@ pub(crate) fn finish(without: Guards) -> Done {
             | rustix::mount::MountFlags::NOSUID,
         "",
     )
-    .map_err(|error| failed("make the root read-only")(error.into()))?;
-    drop(root);
-    Ok(())
+    .map_err(|error| MountError {
+        step: "make the root read-only".to_owned(),
+        error: error.into(),
+    })
+}
+
+/// Takes everything at a place below the root away.
+fn let_go(name: &str) -> Done {
+    let place = Path::new("/").join(name);
+    let failed = |step: &'static str| {
+        move |error: io::Error| MountError {
+            step: step.to_owned(),
+            error,
+        }
+    };
+    unmount(&place, UnmountFlags::DETACH)
+        .map_err(|error| failed("let the old root go")(error.into()))?;
+    fs::remove_dir(&place).map_err(failed("remove the old root's place"))
 }
 
 /// Where sources are found and targets are made.
@@ -191,6 +220,19 @@ impl Place<'_> {
 
     fn source(&self, path: &Path) -> PathBuf {
         self.host.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// Puts parts of the host where [`attach`] looks for them, on a mount of
+    /// their own, so that they go in one step.
+    fn keep(&self, parts: &[PathBuf]) -> io::Result<()> {
+        let kept = Path::new("/").join(KEPT);
+        self.scratch(&kept, 1 << 20, 4_096)?;
+        for part in parts {
+            let tree = clone_tree(&self.source(part))?;
+            let target = kept.join(part.strip_prefix("/").unwrap_or(part));
+            attach_tree(&tree, &self.directory(&target)?)?;
+        }
+        Ok(())
     }
 
     fn directory(&self, inside: &Path) -> io::Result<PathBuf> {

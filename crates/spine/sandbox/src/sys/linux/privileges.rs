@@ -102,6 +102,35 @@ pub(crate) fn set_limits(limits: &Limits, engine: Engine, without: Guards) -> io
 /// Many build tools open thousands of files; a million would be an attack.
 const OPEN_FILES: u64 = 16_384;
 
+/// Gives up that any program could ever gain a capability, for this process
+/// and all that it starts. Before the capabilities themselves go: this is one.
+pub(crate) fn lower_bounds(without: Guards) -> io::Result<()> {
+    if without.lacks(Guard::NoCapabilities) {
+        return Ok(());
+    }
+    for bit in 0..64 {
+        let Some(capability) = CapabilitySet::from_bits(1 << bit) else {
+            break;
+        };
+        let lowered = match rustix::thread::capability_is_in_bounding_set(capability) {
+            Ok(true) => rustix::thread::remove_capability_from_bounding_set(capability),
+            // An engine took it already; without it nobody may lower bounds.
+            Ok(false) => Ok(()),
+            Err(error) => Err(error),
+        };
+        match lowered {
+            Ok(()) => {}
+            // Past the last capability this kernel knows.
+            Err(rustix::io::Errno::INVAL) => break,
+            // Somebody without privileges cannot lower the bounds, and with
+            // no-new-privileges gains nothing from them.
+            Err(rustix::io::Errno::PERM) if has_none()? => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
 /// Gives up every capability, for good.
 pub(crate) fn drop_capabilities(without: Guards) -> io::Result<()> {
     if without.lacks(Guard::NoCapabilities) {
@@ -133,23 +162,6 @@ fn has_none() -> io::Result<bool> {
 
 fn drop_sets() -> io::Result<()> {
     rustix::thread::clear_ambient_capability_set()?;
-    // Before the effective set goes: lowering the bounds is itself a privilege.
-    for bit in 0..64 {
-        let Some(capability) = CapabilitySet::from_bits(1 << bit) else {
-            break;
-        };
-        match rustix::thread::capability_is_in_bounding_set(capability) {
-            Ok(true) => rustix::thread::remove_capability_from_bounding_set(capability)?,
-            // An engine took it already; without it nobody may lower bounds.
-            Ok(false) => {}
-            // Past the last capability this kernel knows.
-            Err(rustix::io::Errno::INVAL) => break,
-            // Somebody without privileges cannot lower the bounds, and with
-            // no-new-privileges gains nothing from them.
-            Err(rustix::io::Errno::PERM) if has_none()? => break,
-            Err(error) => return Err(error.into()),
-        }
-    }
     let none = CapabilitySets {
         effective: CapabilitySet::empty(),
         permitted: CapabilitySet::empty(),
@@ -157,4 +169,25 @@ fn drop_sets() -> io::Result<()> {
     };
     rustix::thread::set_capabilities(None, none)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn somebody_without_capabilities_needs_no_lower_bounds() {
+        // Capabilities are a thread's own.
+        let lowered = std::thread::spawn(|| {
+            let none = CapabilitySet::empty();
+            let sets = CapabilitySets {
+                effective: none,
+                permitted: none,
+                inheritable: none,
+            };
+            rustix::thread::set_capabilities(None, sets).unwrap();
+            lower_bounds(Guards::NONE)
+        });
+        lowered.join().unwrap().unwrap();
+    }
 }

@@ -1,0 +1,513 @@
+//! One session at work: turns of the model, its calls, and how it ends.
+//!
+//! Everything that happens is recorded first and then acted on; after a crash
+//! the same session goes on from its record. What the model says about its own
+//! work decides nothing: `steps` asks the tests, `landing` the policy.
+
+mod calls;
+mod landing;
+mod steps;
+mod testing;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use fluffy_base::Span;
+use fluffy_contract::model::{ModelProvider, Part, Turn};
+use fluffy_contract::tool::Need;
+use fluffy_gate::Desk;
+use fluffy_layer::{HeldLayer, LayerKind, LayerStore};
+use fluffy_ledger::{AppendError, Ledger};
+use fluffy_models::price::Prices;
+use fluffy_policy::Context;
+use fluffy_policy::word::State;
+use fluffy_secret::Redactor;
+use fluffy_tools::budget::{Budget, BudgetExhausted, Charge};
+use fluffy_tools::registry::Registry;
+use fluffy_tools::sanitise::{LIMIT, Sanitiser};
+use fluffy_workflow::debt::Debt;
+use fluffy_workflow::machine::{Input, Standing};
+use fluffy_workflow::project::detect::{Layout, Overrides};
+
+use crate::ask::{AskError, ask};
+use crate::commit::Author;
+use crate::course::Course;
+use crate::event::{AgentEvent, Evidence, SessionEnded, SessionResult};
+use crate::history::{ANSWER_TOKENS, shorten, visible};
+use crate::hub::Hub;
+use crate::instructions::{Instructions, Skill};
+use crate::person::Person;
+use crate::prompt::{Prompt, render};
+use crate::router::{RouteError, Router};
+use crate::session::{Answered, Fact, FoldError, Session};
+use crate::stop::Stop;
+use crate::store::SessionStore;
+use crate::workshop::Workshop;
+
+/// How often the model is told to go on when it stops too early.
+const NUDGES: u32 = 2;
+
+/// What a session works with.
+pub struct Agent {
+    /// The session as of its last fact.
+    pub session: Session,
+    /// What it stands on.
+    pub ground: Ground,
+    /// Its layer; gone after a merge.
+    pub held: HeldLayer,
+    layout: Arc<Layout>,
+    budget: Budget,
+    debt: Debt,
+    nudges: u32,
+    message: Option<String>,
+    evidence: Evidence,
+    reviewed: AtomicUsize,
+    unanswered: AtomicBool,
+}
+
+/// Everything around a session.
+pub struct Ground {
+    /// Where facts are kept.
+    pub store: SessionStore,
+    /// The same ledger, for its head.
+    pub ledger: Ledger,
+    /// Who listens.
+    pub hub: Arc<Hub>,
+    /// Who answers.
+    pub person: Arc<Person>,
+    /// In whose name policy is asked.
+    pub desk: Desk,
+    /// Sandboxes over the project.
+    pub workshop: Arc<Workshop>,
+    /// Where layers are.
+    pub layers: LayerStore,
+    /// How layers are made here.
+    pub kind: LayerKind,
+    /// What the model can call.
+    pub registry: Registry,
+    /// Who answers turns.
+    pub provider: Arc<dyn ModelProvider>,
+    /// Where the provider is: `host:port`; none if it is no network at all.
+    pub address: Option<String>,
+    /// Takes secrets out of results.
+    pub redactor: Redactor,
+    /// What models cost.
+    pub prices: Prices,
+    /// How many tokens of conversation the model takes.
+    pub window: u64,
+    /// What the project says about its tests.
+    pub overrides: Overrides,
+    /// What the project tells the agent.
+    pub instructions: Vec<Instructions>,
+    /// What can be read up.
+    pub skills: Vec<Skill>,
+    /// In whose name commits are made.
+    pub author: Author,
+    /// Set to end the turn.
+    pub stop: Arc<Stop>,
+}
+
+impl std::fmt::Debug for Agent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Agent")
+            .field("session", &self.session.id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Ground {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ground").finish_non_exhaustive()
+    }
+}
+
+/// Why a session cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum DriveError {
+    /// A fact could not be stored.
+    #[error("the session could not be recorded")]
+    NotRecorded(#[from] AppendError),
+    /// A decision could not be stored.
+    #[error(transparent)]
+    Route(Box<dyn std::error::Error + Send + Sync>),
+    /// The record does not fit together.
+    #[error(transparent)]
+    Fold(#[from] FoldError),
+    /// The layer cannot be read.
+    #[error(transparent)]
+    Layer(#[from] fluffy_layer::ReadLayerError),
+    /// What the project says about its tests is unusable.
+    #[error(transparent)]
+    Tests(#[from] fluffy_workflow::project::detect::DetectError),
+}
+
+/// What comes next in a session.
+enum Next {
+    Go,
+    End(SessionResult, String),
+}
+
+impl Agent {
+    /// A session on its ground.
+    ///
+    /// # Errors
+    /// The layer cannot be read, or the project's words about its tests are
+    /// unusable.
+    pub fn new(
+        session: Session,
+        ground: Ground,
+        held: HeldLayer,
+        budget: Budget,
+    ) -> Result<Self, DriveError> {
+        let layout = crate::course::survey(&held.view()?, &ground.overrides)?;
+        Ok(Self {
+            layout: Arc::new(layout),
+            session,
+            ground,
+            held,
+            budget,
+            debt: Debt::default(),
+            nudges: 0,
+            message: None,
+            evidence: Evidence::default(),
+            reviewed: AtomicUsize::new(0),
+            unanswered: AtomicBool::new(false),
+        })
+    }
+
+    /// Works until the task is done or something ends it.
+    ///
+    /// # Errors
+    /// The session cannot go on; what was recorded stays.
+    pub async fn work(&mut self) -> Result<SessionEnded, DriveError> {
+        if self.session.workflow.state() == State::Idle {
+            self.step(Input::SendTask).await?.ok();
+        }
+        let began = Instant::now();
+        let (result, why) = loop {
+            match self.next().await? {
+                Next::Go => {}
+                Next::End(result, why) => break (result, why),
+            }
+            let millis = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+            if self.ground.stop.is_asked() {
+                break (SessionResult::Cancelled, "you stopped it".to_owned());
+            }
+            if millis > self.budget.limits().time.millis {
+                let spent = self.budget.charge(Charge::Time(Span { millis }));
+                let why = spent.err().map(|spent| out_of(&spent)).unwrap_or_default();
+                break (SessionResult::Budget, why);
+            }
+        };
+        let ended = self.ended(result, why);
+        self.record(Fact::Ended(ended.clone())).await?;
+        self.publish(AgentEvent::SessionEnded(ended.clone()));
+        Ok(ended)
+    }
+
+    /// One step: the open calls, or a turn of the model.
+    async fn next(&mut self) -> Result<Next, DriveError> {
+        let pending = self.session.pending();
+        if !pending.is_empty() {
+            self.calls(pending).await?;
+            if self.unanswered.load(Ordering::Relaxed) {
+                let why = "policy wants a person to answer, and nobody is there".to_owned();
+                return Ok(Next::End(SessionResult::Waiting, why));
+            }
+            return Ok(self.finished().unwrap_or(Next::Go));
+        }
+        if let Some(end) = self.finished() {
+            return Ok(end);
+        }
+        if let Err(spent) = self.budget.charge(Charge::Turn) {
+            return Ok(Next::End(SessionResult::Budget, out_of(&spent)));
+        }
+        self.make_room().await?;
+        match self.turn().await? {
+            Ok(()) if !self.session.pending().is_empty() => Ok(Next::Go),
+            Ok(()) => self.stopped_talking().await,
+            Err(why) => Ok(Next::End(SessionResult::Failed, why)),
+        }
+    }
+
+    /// Whether the task has come to its end.
+    fn finished(&self) -> Option<Next> {
+        if self.session.workflow.state() != State::Idle {
+            return None;
+        }
+        let (result, why) = match self.landed() {
+            Some(Standing::Verified) => (SessionResult::Verified, "the tests saw it"),
+            Some(Standing::Exempt { .. }) => (SessionResult::Exempt, "an exemption covers it"),
+            Some(Standing::Unverified) => (SessionResult::Unverified, "no test proves it"),
+            None => (SessionResult::Cancelled, "the task was cancelled"),
+        };
+        Some(Next::End(result, why.to_owned()))
+    }
+
+    /// The model ended its turn without a call: it thinks it is done.
+    async fn stopped_talking(&mut self) -> Result<Next, DriveError> {
+        let state = self.session.workflow.state();
+        let writes = matches!(
+            state,
+            State::CodeWriting | State::Exploring | State::RetroactiveTesting
+        );
+        if writes && !self.course().written(&self.held)?.is_empty() {
+            let said = self.validate().await?;
+            if let Some(end) = self.finished() {
+                return Ok(end);
+            }
+            return self.nudge(&said).await;
+        }
+        let text = match state {
+            State::Planning => "Nothing was done yet. Call plan.complete when you know what to do.",
+            State::TestWriting => {
+                "The kernel has not seen a new test fail. Write one and call test.run."
+            }
+            _ => "The task is not done. Go on, or say what is in the way.",
+        };
+        self.nudge(text).await
+    }
+
+    async fn nudge(&mut self, text: &str) -> Result<Next, DriveError> {
+        self.nudges += 1;
+        if self.nudges > NUDGES {
+            let why = "the model stopped before the task was done".to_owned();
+            return Ok(Next::End(SessionResult::Unfinished, why));
+        }
+        let text = format!("[the kernel] {text}");
+        self.record(Fact::Said { text }).await?;
+        Ok(Next::Go)
+    }
+
+    /// Lets a summary stand for older messages when there are too many.
+    async fn make_room(&mut self) -> Result<(), DriveError> {
+        let budget = self.room();
+        let shortened = shorten(
+            &self.session.messages,
+            &self.session.shortened,
+            budget,
+            &tokens,
+        );
+        if let Some(shortened) = shortened {
+            self.record(Fact::Shortened(shortened)).await?;
+        }
+        Ok(())
+    }
+
+    /// Tokens that history may have.
+    fn room(&self) -> u64 {
+        let fixed = tokens(&self.prompt()) + ANSWER_TOKENS;
+        self.ground.window.saturating_sub(fixed).max(ANSWER_TOKENS)
+    }
+
+    fn prompt(&self) -> String {
+        let workflow = &self.session.workflow;
+        render(&Prompt {
+            mode: workflow.mode(),
+            state: workflow.state(),
+            tests: &self.tests_line(),
+            tools: &self.ground.registry.summaries(),
+            instructions: &self.ground.instructions,
+            skills: &self.ground.skills,
+            pins: &self.session.pins,
+            task: &self.session.started.task,
+        })
+    }
+
+    /// Asks the model; the reason if there is no answer.
+    async fn turn(&mut self) -> Result<Result<(), String>, DriveError> {
+        self.publish(AgentEvent::TurnStarted {
+            turn: self.session.turns + 1,
+        });
+        let permit = match self.permit_model().await {
+            Ok(permit) => permit,
+            Err(RouteError::Refused(refusal)) => return Ok(Err(refusal.for_people())),
+            Err(RouteError::NotRecorded(error)) => return Err(DriveError::Route(error)),
+        };
+        let turn = self.next_turn();
+        let asking = ask(&self.ground.provider, permit, turn, &self.ground.hub);
+        let whole = tokio::select! {
+            whole = asking => whole,
+            () = self.ground.stop.asked() => return Ok(Ok(())),
+        };
+        let whole = match whole {
+            Ok(whole) => whole,
+            Err(AskError::Start(error)) => return Ok(Err(with_cause(&error))),
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        let used = whole
+            .usage
+            .input_tokens
+            .saturating_add(whole.usage.output_tokens);
+        let model = whole
+            .model
+            .unwrap_or_else(|| self.session.started.model.clone());
+        let cost = self.ground.prices.cost(&model, &whole.usage);
+        let cost_micros = cost.map(fluffy_models::price::Cost::micro_dollars);
+        let talked_only = !whole
+            .parts
+            .iter()
+            .any(|part| matches!(part, Part::ToolCall(_)));
+        let answered = Answered {
+            parts: whole.parts,
+            model,
+            usage: whole.usage,
+            cost_micros,
+            stop: whole.stop,
+        };
+        self.record(Fact::Answered(answered)).await?;
+        self.publish(AgentEvent::Usage(self.session.spent));
+        if !talked_only {
+            self.nudges = 0;
+        }
+        // Both are looked at before the next turn.
+        let _ = self.budget.charge(Charge::Tokens(used));
+        let _ = self
+            .budget
+            .charge(Charge::Money(cost_micros.unwrap_or_default()));
+        Ok(Ok(()))
+    }
+
+    fn next_turn(&self) -> Turn {
+        let prompt = fluffy_contract::model::Message {
+            role: fluffy_contract::model::Role::System,
+            parts: vec![Part::Text {
+                text: self.prompt(),
+                opaque: None,
+            }],
+        };
+        let seen = visible(&self.session.messages, &self.session.shortened);
+        let (_, model) = split_model(&self.session.started.model);
+        Turn {
+            model: model.to_owned(),
+            messages: std::iter::once(prompt).chain(seen).collect(),
+            tools: self.ground.registry.descriptions().cloned().collect(),
+            max_output_tokens: u32::try_from(ANSWER_TOKENS * 4).unwrap_or(u32::MAX),
+            effort: None,
+            conversation: Some(self.session.id.to_string()),
+        }
+    }
+
+    async fn permit_model(&self) -> Result<fluffy_policy::Permit, RouteError> {
+        let course = self.course();
+        let router = self.router(&course);
+        let context = Context {
+            template: Some("ai-provider".to_owned()),
+            ..self.context()
+        };
+        let (action, resource) = match &self.ground.address {
+            Some(address) => ("net.connect", address),
+            // A recording is played back: nothing is reached.
+            None => ("model.generate", &self.session.started.model),
+        };
+        let need = Need {
+            action: action.to_owned(),
+            resource: Some(resource.clone()),
+        };
+        router
+            .permit_in(&self.ground.desk, "model", &need, &context)
+            .await
+    }
+
+    fn course(&self) -> Course {
+        Course {
+            workflow: self.session.workflow.clone(),
+            layout: Arc::clone(&self.layout),
+        }
+    }
+
+    fn context(&self) -> Context {
+        Context {
+            mode: Some(self.session.workflow.mode()),
+            state: Some(self.session.workflow.state()),
+            ..self.ground.workshop.context()
+        }
+    }
+
+    fn router<'a>(&'a self, course: &'a Course) -> Router<'a> {
+        Router {
+            desk: &self.ground.desk,
+            context: self.context(),
+            workshop: &self.ground.workshop,
+            held: &self.held,
+            person: &self.ground.person,
+            course,
+            sanitiser: Sanitiser {
+                redactor: &self.ground.redactor,
+                count: &count_tokens,
+                limit: LIMIT,
+            },
+            stop: self.ground.stop.flag(),
+            unanswered: &self.unanswered,
+            reviewed: &self.reviewed,
+        }
+    }
+
+    /// Stores a fact and takes it in.
+    async fn record(&mut self, fact: Fact) -> Result<(), DriveError> {
+        self.ground.store.append(self.session.id, &fact).await?;
+        self.session.apply(&fact)?;
+        Ok(())
+    }
+
+    fn publish(&self, event: AgentEvent) {
+        self.ground.hub.publish(event);
+    }
+
+    fn ended(&self, result: SessionResult, why: String) -> SessionEnded {
+        let exit = match result {
+            SessionResult::Verified | SessionResult::Exempt => 0,
+            SessionResult::Unverified => 9,
+            SessionResult::Waiting => 8,
+            SessionResult::Budget => 10,
+            SessionResult::Denied => 3,
+            SessionResult::Unfinished | SessionResult::Cancelled | SessionResult::Failed => 1,
+        };
+        let head = self.ground.ledger.head().ok();
+        let evidence = Evidence {
+            reviewed: self.reviewed.load(Ordering::Relaxed),
+            refused: self.session.refused,
+            head: head.map(|head| (head.seq, head.hash.to_string())),
+            ..self.evidence.clone()
+        };
+        SessionEnded {
+            result,
+            exit,
+            why,
+            evidence,
+        }
+    }
+}
+
+/// The provider and its model.
+fn split_model(model: &str) -> (&str, &str) {
+    model.split_once('/').unwrap_or(("replay", model))
+}
+
+fn out_of(spent: &BudgetExhausted) -> String {
+    format!("{spent}; {}", spent.how_to_go_on())
+}
+
+/// An error and its causes in a line.
+#[must_use]
+pub fn explain(error: &dyn std::error::Error) -> String {
+    steps::chain(error)
+}
+
+fn with_cause(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
+
+/// Tokens of a text, by the one local tokenizer.
+fn tokens(text: &str) -> u64 {
+    count_tokens(text) as u64
+}
+
+/// Tokens of a result, as the sanitiser counts them.
+fn count_tokens(text: &str) -> usize {
+    fluffy_models::tokens::count("", text).value()
+}

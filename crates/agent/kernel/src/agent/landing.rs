@@ -1,0 +1,294 @@
+//! From green to committed: review, merge, commit.
+//!
+//! Nothing merges on the model's word: the evidence is the workflow's, the
+//! permission policy's or a person's, and both are in the ledger before the
+//! first file of the project changes.
+
+use fluffy_base::{Clock, SystemClock};
+use fluffy_layer::{Difference, NodeKind, TreePath};
+use fluffy_ledger::{Actor, ActorKind, Aggregate, Batch, Domain, Draft};
+use fluffy_policy::word::State;
+use fluffy_policy::{Context, Permit};
+use fluffy_tools::native::IgnoredPaths;
+use fluffy_workflow::machine::{Approval, Input, Standing};
+use serde_json::{Value, json};
+
+use super::{Agent, DriveError};
+use crate::commit::{CommitError, Committed, Committer, Entry, Order};
+use crate::course::Written;
+use crate::event::AgentEvent;
+use crate::merge::{Verdict, judge};
+use crate::person::{Question, Said};
+
+/// The longest first line of a commit.
+const SUBJECT: usize = 72;
+
+/// A yes to a merge, and who gave it.
+struct Yes {
+    permit: Permit,
+    approval: Approval,
+}
+
+impl Agent {
+    /// What the last commit may be called; nothing before one.
+    pub(super) fn landed(&self) -> Option<Standing> {
+        self.session.landed
+    }
+
+    /// Reviews, merges and commits what is green.
+    pub(super) async fn land(&mut self, written: &[Written]) -> Result<String, DriveError> {
+        let difference = self.held.difference()?;
+        let left_out = self.ignored(&difference)?;
+        let difference = difference.without(&left_out);
+        let plan = match self.held.plan_merge() {
+            Ok(plan) => plan.leave_out(&left_out),
+            Err(error) => return self.reject(&super::steps::chain(&error)).await,
+        };
+        if !plan.is_clear() {
+            let refusals = plan
+                .refusals()
+                .iter()
+                .map(|one| format!("`{}`: {}", one.path, one.reason.sentence()));
+            let conflicts = plan.conflicts().iter();
+            let conflicts =
+                conflicts.map(|one| format!("`{}` changed in the project too", one.path));
+            let all: Vec<String> = refusals.chain(conflicts).take(10).collect();
+            return self.reject(&all.join("; ")).await;
+        }
+        let context = Context {
+            state: Some(State::Reviewing),
+            ..self.context()
+        };
+        let desk = self.inside();
+        let verdict = judge(&desk, &plan, &difference, &context);
+        let verdict = verdict.map_err(|error| DriveError::Route(error.into()))?;
+        let yes = match self.decide(verdict, &difference).await? {
+            Ok(yes) => yes,
+            Err(reason) => return self.reject(&reason).await,
+        };
+        let approve = Input::ApproveMerge {
+            approval: yes.approval,
+        };
+        if let Err(error) = self.step(approve).await? {
+            return Ok(format!("Not merged: {error}"));
+        }
+        let facts = json!({
+            "plan": plan.digest(),
+            "steps": plan.steps().len(),
+            "lines": difference.summary.weight,
+        });
+        self.note("merge.approved", facts).await?;
+        let report = match self.held.apply(yes.permit, &plan) {
+            Ok(report) => report,
+            Err(error) => return Ok(format!("The merge broke off: {error}")),
+        };
+        let facts = json!({"applied": report.applied.len(), "troubles": report.troubles.len()});
+        self.note("merge.applied", facts).await?;
+        self.remember(&difference, written);
+        let committed = self.commit(&difference).await?;
+        Ok(committed)
+    }
+
+    /// The yes of a rule or a person, or why there is none.
+    async fn decide(
+        &self,
+        verdict: Verdict,
+        difference: &Difference,
+    ) -> Result<Result<Yes, String>, DriveError> {
+        let sensitive = self.session.workflow.sensitive();
+        let (reviews, permit) = match verdict {
+            Verdict::Denied(denied) => {
+                let reasons = denied
+                    .iter()
+                    .flat_map(|one| one.refusal.decision().reasons());
+                let reasons: Vec<&str> = reasons.take(5).collect();
+                return Ok(Err(format!("policy denies it: {}", reasons.join("; "))));
+            }
+            Verdict::Allowed(permit) if sensitive.is_empty() => {
+                let rule = "merge.apply".to_owned();
+                let approval = Approval::Automatic { rule };
+                return Ok(Ok(Yes { permit, approval }));
+            }
+            Verdict::Allowed(permit) => (None, Some(permit)),
+            Verdict::Review(reviews) => (Some(reviews), None),
+        };
+        let rules = reviews.iter().flat_map(|reviews| reviews.open());
+        let rules = rules.flat_map(|one| one.refusal.decision().reasons());
+        let mut reasons: Vec<String> = rules.map(str::to_owned).collect();
+        reasons.extend(sensitive.iter().map(|path| {
+            format!("`{path}` was a test before the session, or configures how tests run")
+        }));
+        reasons.dedup();
+        let question = Question {
+            text: "Merge this into the project?".to_owned(),
+            reasons,
+            shown: Some(difference.to_string()),
+        };
+        match self.ground.person.ask(question).await {
+            Said::Yes => {}
+            Said::No => return Ok(Err("a person said no".to_owned())),
+            Said::Nobody => {
+                self.unanswered
+                    .store(true, std::sync::atomic::Ordering::Relaxed);
+                return Ok(Err(
+                    "a person has to look at it, and nobody is there".to_owned()
+                ));
+            }
+        }
+        self.reviewed
+            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let approval = self.person();
+        let Approval::Person { name } = &approval else {
+            return Ok(Err("nobody approved it".to_owned()));
+        };
+        let permit = match (reviews, permit) {
+            (_, Some(permit)) => permit,
+            (Some(reviews), None) => match reviews.approve(&self.inside(), name) {
+                Ok(permit) => permit,
+                Err(error) => return Err(DriveError::Route(error.into())),
+            },
+            (None, None) => return Ok(Err("nothing permits it".to_owned())),
+        };
+        Ok(Ok(Yes { permit, approval }))
+    }
+
+    async fn reject(&mut self, reason: &str) -> Result<String, DriveError> {
+        self.note("merge.rejected", json!({"reason": reason}))
+            .await?;
+        let reject = Input::RejectMerge {
+            reason: reason.to_owned(),
+        };
+        if let Err(error) = self.step(reject).await? {
+            return Ok(format!("Not merged: {reason}; {error}"));
+        }
+        Ok(format!("Not merged: {reason}"))
+    }
+
+    async fn commit(&mut self, difference: &Difference) -> Result<String, DriveError> {
+        let standing = self
+            .session
+            .workflow
+            .standing()
+            .unwrap_or(Standing::Unverified);
+        let order = Order {
+            entries: Entry::all(difference),
+            message: self.commit_message(standing),
+            author: self.ground.author.clone(),
+            moment: SystemClock.now(),
+        };
+        let committer = Committer {
+            workshop: &self.ground.workshop,
+            store: &self.ground.layers,
+            kind: self.ground.kind,
+            desk: &self.ground.desk,
+            context: self.context(),
+        };
+        let committed = committer.commit(&order).await;
+        let (name, text) = match committed {
+            Ok(Committed::As(name)) => {
+                let text = format!("Merged and committed as {name}.");
+                (name, text)
+            }
+            Ok(Committed::Nothing) => {
+                let text = "Merged; the newest commit has it already.".to_owned();
+                ("none".to_owned(), text)
+            }
+            Ok(Committed::NoRepository) => {
+                let text = "Merged; the project is no git repository.".to_owned();
+                ("none".to_owned(), text)
+            }
+            Err(error @ CommitError::NotRecorded(_)) => {
+                return Err(DriveError::Route(error.into()));
+            }
+            Err(error) => {
+                let text = format!("Merged, but not committed: {}", super::steps::chain(&error));
+                self.publish(AgentEvent::Note { text: text.clone() });
+                ("none".to_owned(), text)
+            }
+        };
+        if name != "none" {
+            self.evidence.commit = Some(name.clone());
+        }
+        if let Err(error) = self.step(Input::FinishCommit { commit: name }).await? {
+            return Ok(format!("{text} {error}"));
+        }
+        Ok(text)
+    }
+
+    fn commit_message(&self, standing: Standing) -> String {
+        let own = self
+            .message
+            .as_deref()
+            .unwrap_or(&self.session.started.task);
+        let mut lines = own.trim().lines();
+        let subject: String = lines
+            .next()
+            .unwrap_or_default()
+            .chars()
+            .take(SUBJECT)
+            .collect();
+        let body: Vec<&str> = lines.collect();
+        let body = body.join("\n");
+        let word = match standing {
+            Standing::Verified => "verified".to_owned(),
+            Standing::Unverified => "unverified".to_owned(),
+            Standing::Exempt { category } => format!("exempt:{category}"),
+        };
+        let body = body.trim();
+        let gap = if body.is_empty() { "" } else { "\n\n" };
+        format!(
+            "{subject}{gap}{body}\n\nFluffy-Session: {}\nFluffy-Evidence: {word}\n",
+            self.session.id
+        )
+    }
+
+    /// What goes into the summary.
+    fn remember(&mut self, difference: &Difference, written: &[Written]) {
+        if let Some(green) = &self.session.green {
+            self.evidence.fail_to_pass = green.fail_to_pass().to_vec();
+            self.evidence.pass_to_pass = green.pass_to_pass();
+        }
+        for one in written {
+            let lines = difference
+                .files
+                .iter()
+                .find(|file| file.change.path == one.path);
+            let lines = lines.map_or((0, 0), |file| match &file.body {
+                fluffy_layer::Body::Text { added, removed, .. } => (*added as u64, *removed as u64),
+                _ => (0, 0),
+            });
+            self.evidence.merged.insert(one.path.to_string(), lines);
+        }
+    }
+
+    /// What commands left behind that no repository keeps.
+    fn ignored(&self, difference: &Difference) -> Result<Vec<TreePath>, DriveError> {
+        let view = self.held.view()?;
+        let mut ignored = IgnoredPaths::new(&view);
+        let mut found = Vec::new();
+        for file in &difference.files {
+            let shape = file.change.after.or(file.change.before);
+            let kind = shape.map_or(NodeKind::File, |shape| shape.kind);
+            if ignored.contains(&file.change.path, kind) {
+                found.push(file.change.path.clone());
+            }
+        }
+        Ok(found)
+    }
+
+    /// Writes of a session come out of its sandboxes.
+    fn inside(&self) -> fluffy_gate::Desk {
+        match self.ground.workshop.last() {
+            Some(sandbox) => self.ground.desk.inside(sandbox),
+            None => self.ground.desk.clone(),
+        }
+    }
+
+    async fn note(&self, event_type: &str, payload: Value) -> Result<(), DriveError> {
+        let actor = Actor::new(ActorKind::Agent, self.session.id.to_string());
+        let layer = Aggregate::new("layer", self.held.layer().id().to_string());
+        let draft = Draft::new(Domain::Agent, layer, event_type, actor).payload(payload);
+        self.ground.ledger.append(Batch::from(draft)).await?;
+        Ok(())
+    }
+}

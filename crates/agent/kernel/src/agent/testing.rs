@@ -1,0 +1,211 @@
+//! The kernel runs the tests; nobody's word counts.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use fluffy_contract::isolation::{Command, Exit, Finished, Limit};
+use fluffy_contract::tool::Need;
+use fluffy_layer::HeldLayer;
+use fluffy_tools::refusal::{Refusal, RefusedBy};
+use fluffy_workflow::results::{self, Outcome, Report, Run};
+
+use super::{Agent, DriveError};
+use crate::course::Course;
+use crate::event::AgentEvent;
+use crate::router::{RouteError, Router};
+
+/// What a test run came to.
+pub(super) struct Tested {
+    /// The named results.
+    pub(super) report: Report,
+    /// What was printed, for the model.
+    pub(super) printed: String,
+}
+
+/// How much of the output the model may want to see.
+const MAX_PRINTED: usize = 512 * 1024;
+
+impl Agent {
+    /// How the tests are run here, in a line.
+    pub(super) fn tests_line(&self) -> String {
+        let commands = self.layout.commands.iter();
+        let lines: Vec<String> = commands.map(|one| one.command.join(" ")).collect();
+        match lines.is_empty() {
+            true => "none found; write some where the language expects them".to_owned(),
+            false => format!(
+                "`{}`; test files are {}",
+                lines.join("`, `"),
+                self.layout.test_globs().join(", ")
+            ),
+        }
+    }
+
+    /// Runs all tests of the project as the session sees it now.
+    pub(super) async fn test(&mut self) -> Result<Result<Tested, RouteError>, DriveError> {
+        // A new test file can bring a new runner with it.
+        let view = self.held.view()?;
+        let layout = crate::course::survey(&view, &self.ground.overrides)?;
+        self.layout = std::sync::Arc::new(layout);
+        let began = Instant::now();
+        let tested = self.run_commands().await;
+        let tested = match tested {
+            Ok(tested) => tested,
+            Err(RouteError::NotRecorded(error)) => return Err(DriveError::Route(error)),
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let names = |wanted: fn(Outcome) -> bool| -> BTreeSet<String> {
+            let results = tested.report.results.iter();
+            let some = results.filter(|result| wanted(result.outcome));
+            some.map(fluffy_workflow::results::TestResult::key)
+                .collect()
+        };
+        self.publish(AgentEvent::TestsRan {
+            passed: names(|outcome| outcome == Outcome::Passed).len(),
+            failed: names(|outcome| !matches!(outcome, Outcome::Passed | Outcome::Skipped))
+                .into_iter()
+                .collect(),
+            skipped: names(|outcome| outcome == Outcome::Skipped).len(),
+            took_ms,
+        });
+        Ok(Ok(tested))
+    }
+
+    /// Runs the commands in a layer that was made for this, over the project
+    /// with exactly what would be merged: no cache, installed package or
+    /// leftover of an earlier command has a say in what the tests prove.
+    async fn run_commands(&self) -> Result<Tested, RouteError> {
+        let course = self.course();
+        let router = self.router(&course);
+        let trial = self.trial_layer(&router).await?;
+        let done = self.in_trial(&router, &course, &trial).await;
+        let id = trial.layer().id().to_string();
+        let need = Need {
+            action: fluffy_layer::permit::DROP.to_owned(),
+            resource: Some(id),
+        };
+        if let Ok(permit) = router.permit(&self.ground.desk, "test.run", &need).await {
+            // Else it stays until somebody drops it; nothing ever merges it.
+            let _ = self.ground.layers.drop_layer(permit, trial);
+        }
+        done
+    }
+
+    async fn trial_layer(&self, router: &Router<'_>) -> Result<HeldLayer, RouteError> {
+        let need = Need {
+            action: "sandbox.create".to_owned(),
+            resource: Some(self.ground.workshop.premises().template.clone()),
+        };
+        let permit = router.permit(&self.ground.desk, "test.run", &need).await?;
+        let project = self.ground.workshop.premises().project.clone();
+        let made = self
+            .ground
+            .layers
+            .create(permit, &project, self.ground.kind);
+        made.map_err(|error| no_trial(&error))
+    }
+
+    async fn in_trial(
+        &self,
+        router: &Router<'_>,
+        course: &Course,
+        trial: &HeldLayer,
+    ) -> Result<Tested, RouteError> {
+        let written = course
+            .written(&self.held)
+            .map_err(|error| no_trial(&error))?;
+        router.fill(trial, &written).await?;
+        let project = self.ground.workshop.premises().project.clone();
+        let mut reports = Vec::new();
+        let mut printed = String::new();
+        for one in &self.layout.commands {
+            let protected = course.protected(&self.ground.workshop);
+            let booth = router.open_over("test.run", trial, protected).await?;
+            let need = Need {
+                action: "test.run".to_owned(),
+                resource: None,
+            };
+            let desk = self.ground.desk.inside(booth.id());
+            let permit = match router.permit(&desk, "test.run", &need).await {
+                Ok(permit) => permit,
+                Err(error) => {
+                    booth.close().await;
+                    return Err(error);
+                }
+            };
+            let directory = one.directory.trim_start_matches('/');
+            let command = Command {
+                environment: one.environment.clone(),
+                directory: (!directory.is_empty()).then(|| project.join(directory)),
+                ..Command::new(one.command.clone())
+            };
+            let finished = booth.run(permit, command, b"").await;
+            booth.close().await;
+            let line = one.command.join(" ");
+            let finished = finished.unwrap_or_else(|error| Finished {
+                exit: Exit::Code { code: 125 },
+                stdout: Vec::new(),
+                stderr: error.to_string().into_bytes(),
+                took: std::time::Duration::ZERO,
+            });
+            add(&mut printed, &line, &finished);
+            reports.push(read(
+                &line,
+                &project.to_string_lossy(),
+                one.format,
+                &finished,
+            ));
+        }
+        if reports.is_empty() {
+            let nothing = Run {
+                command: "",
+                root: "",
+                stdout: "",
+                stderr: "",
+                exit: results::Exit::Code(0),
+            };
+            reports.push(results::parse(results::Format::Auto, &nothing));
+        }
+        let report = Report::join(reports);
+        Ok(Tested { report, printed })
+    }
+}
+
+fn no_trial(error: &dyn std::error::Error) -> RouteError {
+    let reason = super::steps::chain(error);
+    Refusal::without_way("test.run", RefusedBy::Sandbox { reason }).into()
+}
+
+fn read(line: &str, root: &str, format: results::Format, finished: &Finished) -> Report {
+    let (stdout, stderr) = (
+        String::from_utf8_lossy(&finished.stdout),
+        String::from_utf8_lossy(&finished.stderr),
+    );
+    let run = Run {
+        command: line,
+        root,
+        stdout: &stdout,
+        stderr: &stderr,
+        exit: match finished.exit {
+            Exit::Code { code } => results::Exit::Code(code),
+            Exit::Signal { signal } => results::Exit::Signal(signal),
+            Exit::Limit { limit: Limit::Time } => results::Exit::TimedOut,
+            Exit::Limit { .. } => results::Exit::Signal(9),
+            Exit::NotStarted { .. } => results::Exit::Code(127),
+        },
+    };
+    results::parse(format, &run)
+}
+
+fn add(printed: &mut String, line: &str, finished: &Finished) {
+    printed.push_str(&format!("$ {line}\n"));
+    for bytes in [&finished.stdout, &finished.stderr] {
+        let room = MAX_PRINTED.saturating_sub(printed.len());
+        let start = bytes.len().saturating_sub(room);
+        let tail = bytes.get(start..).unwrap_or_default();
+        printed.push_str(&String::from_utf8_lossy(tail));
+        if !printed.ends_with('\n') {
+            printed.push('\n');
+        }
+    }
+}

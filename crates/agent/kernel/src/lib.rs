@@ -1,0 +1,33 @@
+//! Drives agent sessions: model, router, sandboxes, merge, commit.
+//!
+//! Every effect goes one way: schema, workflow, policy, sandbox, sanitise,
+//! ledger. Decides nothing itself and believes nothing that a model says about
+//! its own work.
+//!
+//! - [`agent`]: one session at work
+//! - [`session`], [`store`]: a session is its facts in the ledger
+//! - [`course`]: the workflow, tied to the project's files
+//! - [`workshop`], [`git`], [`commit`], [`merge`]: effects
+//! - [`history`], [`prompt`], [`instructions`]: what the model sees
+//! - [`api`], [`event`], [`hub`], [`person`]: what clients see
+
+pub mod agent;
+pub mod api;
+mod ask;
+pub mod commit;
+pub mod course;
+pub mod event;
+pub mod git;
+pub mod history;
+pub mod hub;
+pub mod instructions;
+pub mod merge;
+pub mod person;
+pub mod prompt;
+pub mod provider;
+mod router;
+pub mod server;
+pub mod session;
+pub mod stop;
+pub mod store;
+pub mod workshop;

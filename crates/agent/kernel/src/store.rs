@@ -1,0 +1,200 @@
+//! Sessions in the ledger: writing facts, reading them back, listing.
+//!
+//! A fact is stored before anybody acts on it. Nothing is ever removed here.
+
+use fluffy_base::Timestamp;
+use fluffy_base::id::SessionId;
+use fluffy_ledger::{
+    Actor, ActorKind, Aggregate, AppendError, Batch, Domain, Draft, Event, Ledger, StoreError,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::session::{Fact, FoldError, Session};
+
+const KIND: &str = "session";
+
+/// Where sessions are kept.
+#[derive(Debug, Clone)]
+pub struct SessionStore {
+    ledger: Ledger,
+}
+
+/// A session as it is listed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listed {
+    /// Which.
+    pub id: SessionId,
+    /// Its task.
+    pub task: String,
+    /// When it began.
+    pub started: Timestamp,
+    /// How it ended; none while it is open.
+    pub result: Option<crate::event::SessionResult>,
+}
+
+/// Why a session cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadSessionError {
+    /// There is none.
+    #[error("there is no session `{session}`")]
+    None {
+        /// What was asked for.
+        session: String,
+    },
+    /// Several begin like this.
+    #[error("`{session}` is the beginning of several sessions")]
+    Ambiguous {
+        /// What was asked for.
+        session: String,
+    },
+    /// The ledger cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// An event of it has an unknown shape.
+    #[error("event {seq} of session `{session}` cannot be read")]
+    Shape {
+        /// Which session.
+        session: SessionId,
+        /// Which event.
+        seq: u64,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// Its facts do not fit together.
+    #[error(transparent)]
+    Fold(#[from] FoldError),
+}
+
+impl SessionStore {
+    /// The sessions of this ledger.
+    #[must_use]
+    pub fn new(ledger: Ledger) -> Self {
+        Self { ledger }
+    }
+
+    /// Stores a fact; it is on disk when this returns.
+    ///
+    /// # Errors
+    /// It could not be stored; then it did not happen.
+    pub async fn append(&self, session: SessionId, fact: &Fact) -> Result<u64, AppendError> {
+        let draft = draft(session, fact);
+        let appended = self.ledger.append(Batch::from(draft).durable()).await?;
+        Ok(appended.last_seq)
+    }
+
+    /// Reads a session back.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be read.
+    pub fn load(&self, session: SessionId) -> Result<Session, LoadSessionError> {
+        let facts = self.facts(session)?;
+        if facts.is_empty() {
+            let session = session.to_string();
+            return Err(LoadSessionError::None { session });
+        }
+        Ok(Session::fold(session, facts)?)
+    }
+
+    /// The session whose id begins like this.
+    ///
+    /// # Errors
+    /// There is none, or there are several.
+    pub fn find(&self, prefix: &str) -> Result<SessionId, LoadSessionError> {
+        let all = self.list()?;
+        let mut found = all
+            .iter()
+            .filter(|one| one.id.to_string().starts_with(prefix));
+        let session = prefix.to_owned();
+        match (found.next(), found.next()) {
+            (None, _) => Err(LoadSessionError::None { session }),
+            (Some(one), None) => Ok(one.id),
+            (Some(_), Some(_)) => Err(LoadSessionError::Ambiguous { session }),
+        }
+    }
+
+    /// All sessions, newest first.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn list(&self) -> Result<Vec<Listed>, LoadSessionError> {
+        let marks = |event: &Event| {
+            event.domain == Domain::Agent
+                && matches!(
+                    event.event_type.as_str(),
+                    "session.started" | "session.ended"
+                )
+        };
+        let events = self.ledger.last_where(usize::MAX, marks)?;
+        let mut listed: Vec<Listed> = Vec::new();
+        for event in &events {
+            let Ok(id) = event.aggregate.id.parse::<SessionId>() else {
+                continue;
+            };
+            match fact_of(id, event)? {
+                Fact::Started(started) => listed.push(Listed {
+                    id,
+                    task: started.task,
+                    started: started.moment,
+                    result: None,
+                }),
+                Fact::Ended(ended) => {
+                    if let Some(one) = listed.iter_mut().rev().find(|one| one.id == id) {
+                        one.result = Some(ended.result);
+                    }
+                }
+                _ => {}
+            }
+        }
+        listed.sort_by_key(|one| std::cmp::Reverse(one.id));
+        Ok(listed)
+    }
+
+    /// All facts of a session.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn facts(&self, session: SessionId) -> Result<Vec<Fact>, LoadSessionError> {
+        const PAGE: usize = 1_000;
+        let aggregate = aggregate(session);
+        let mut facts = Vec::new();
+        let mut from = 0;
+        loop {
+            let page = self
+                .ledger
+                .read_aggregate(Domain::Agent, &aggregate, from, PAGE)?;
+            for event in &page {
+                facts.push(fact_of(session, event)?);
+            }
+            match page.last() {
+                Some(last) => from = last.aggregate_version,
+                None => return Ok(facts),
+            }
+        }
+    }
+}
+
+fn draft(session: SessionId, fact: &Fact) -> Draft {
+    // Plain data of ours always has a JSON form.
+    let value = serde_json::to_value(fact).unwrap_or_default();
+    let payload = value.get("data").cloned().unwrap_or_default();
+    let actor = Actor::new(ActorKind::Agent, session.to_string());
+    Draft::new(Domain::Agent, aggregate(session), fact.event_type(), actor).payload(payload)
+}
+
+fn fact_of(session: SessionId, event: &Event) -> Result<Fact, LoadSessionError> {
+    let wrong = |source| LoadSessionError::Shape {
+        session,
+        seq: event.seq,
+        source,
+    };
+    let mut tagged = serde_json::Map::new();
+    tagged.insert("type".to_owned(), Value::from(event.event_type.as_str()));
+    tagged.insert("data".to_owned(), event.payload.value().map_err(wrong)?);
+    serde_json::from_value(Value::Object(tagged)).map_err(wrong)
+}
+
+fn aggregate(session: SessionId) -> Aggregate {
+    Aggregate::new(KIND, session.to_string())
+}

@@ -1,0 +1,211 @@
+//! The sandboxes of one project's sessions: every command runs over a layer.
+//!
+//! One sandbox serves one call and is gone. A layer is mounted by one sandbox
+//! at a time, so calls over it take turns here. Decides nothing: every step
+//! takes the permit of a decision that was made elsewhere.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError};
+
+use fluffy_base::id::SandboxId;
+use fluffy_contract::isolation::{Command, Finished, LayerMount, SandboxError, SandboxSpec, Tier};
+use fluffy_layer::{HeldLayer, LayerDirectories, ReadLayerError};
+use fluffy_policy::{Context, Permit};
+use fluffy_sandbox::client::{LauncherHandle, Pool, PoolSettings, SandboxHandle};
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+/// How many sandboxes wait.
+const WAITING: usize = 1;
+
+/// What every sandbox of a project's sessions is made from.
+#[derive(Debug, Clone)]
+pub struct Premises {
+    /// The project, seen inside at its own path.
+    pub project: PathBuf,
+    /// The template of commands and tests.
+    pub template: String,
+    /// How strongly it isolates.
+    pub tier: Tier,
+    /// Whether the project is mounted; without, commands start in the layer's
+    /// own copy.
+    pub mounts: Mounts,
+    /// What is set inside.
+    pub environment: BTreeMap<String, String>,
+}
+
+/// Whether an engine can mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mounts {
+    /// It can.
+    Yes,
+    /// Reduced isolation cannot.
+    No,
+}
+
+/// Sandboxes over layers of one project.
+#[derive(Debug)]
+pub struct Workshop {
+    premises: Premises,
+    pool: Pool,
+    turn: Arc<Mutex<()>>,
+    last: std::sync::Mutex<Option<SandboxId>>,
+}
+
+/// Why there is no sandbox over a layer.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenBoothError {
+    /// The layer cannot be mounted.
+    #[error(transparent)]
+    Layer(#[from] ReadLayerError),
+    /// The sandbox cannot be made.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+}
+
+/// One sandbox over a layer, until it is closed.
+#[derive(Debug)]
+pub struct Booth {
+    sandbox: SandboxHandle,
+    directory: PathBuf,
+    _turn: OwnedMutexGuard<()>,
+}
+
+impl Workshop {
+    /// Sandboxes that this launcher makes.
+    #[must_use]
+    pub fn new(launcher: LauncherHandle, premises: Premises) -> Self {
+        let settings = PoolSettings {
+            spec: base(&premises),
+            size: WAITING,
+        };
+        Self {
+            pool: Pool::new(launcher, settings),
+            premises,
+            turn: Arc::default(),
+            last: std::sync::Mutex::default(),
+        }
+    }
+
+    /// What the sandboxes are made from.
+    #[must_use]
+    pub fn premises(&self) -> &Premises {
+        &self.premises
+    }
+
+    /// The circumstances that rules can look at.
+    #[must_use]
+    pub fn context(&self) -> Context {
+        Context {
+            template: Some(self.premises.template.clone()),
+            tier: Some(self.premises.tier),
+            ..Context::default()
+        }
+    }
+
+    /// The newest sandbox: what a layer holds came out of it.
+    #[must_use]
+    pub fn last(&self) -> Option<SandboxId> {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a sandbox ahead, unless one waits; the permit is for
+    /// `sandbox.create`.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub async fn prepare(&self, permit: Permit) -> Result<(), SandboxError> {
+        self.pool.fill(permit).await
+    }
+
+    /// A sandbox over the layer, in which these paths cannot be written; the
+    /// permit is for `sandbox.create`. Waits for the one before.
+    ///
+    /// # Errors
+    /// The layer cannot be mounted, or the sandbox cannot be made.
+    pub async fn open(
+        &self,
+        permit: Permit,
+        held: &HeldLayer,
+        protected: Vec<PathBuf>,
+    ) -> Result<Booth, OpenBoothError> {
+        let turn = Arc::clone(&self.turn).lock_owned().await;
+        let directories = held.prepare_mount()?;
+        let directory = match (&directories, self.premises.mounts) {
+            (LayerDirectories::Copy { tree }, Mounts::No) => tree.clone(),
+            _ => self.premises.project.clone(),
+        };
+        let spec = SandboxSpec {
+            layer: Some(mount(directories)),
+            protected,
+            ..base(&self.premises)
+        };
+        let sandbox = self.pool.take(permit, spec).await?;
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(sandbox.id());
+        Ok(Booth {
+            sandbox,
+            directory,
+            _turn: turn,
+        })
+    }
+}
+
+impl Booth {
+    /// Which sandbox it is.
+    #[must_use]
+    pub fn id(&self) -> SandboxId {
+        self.sandbox.id()
+    }
+
+    /// Runs a command to its end; the permit is for running it. What it reads
+    /// as its input is all there is.
+    ///
+    /// # Errors
+    /// The sandbox has ended, or the command is refused.
+    pub async fn run(
+        &self,
+        permit: Permit,
+        command: Command,
+        input: &[u8],
+    ) -> Result<Finished, SandboxError> {
+        let command = Command {
+            directory: command.directory.or_else(|| Some(self.directory.clone())),
+            ..command
+        };
+        let mut child = self.sandbox.run(permit, command).await?;
+        let mut stdin = child.take_input().map_err(|source| SandboxError::Engine {
+            sandbox: self.sandbox.id(),
+            operation: "take its input",
+            source: source.into(),
+        })?;
+        let feed = async move {
+            // A command that does not want its input may close it.
+            let _ = stdin.write(input).await;
+        };
+        let ((), finished) = tokio::join!(feed, child.finish());
+        finished
+    }
+
+    /// Ends everything in it.
+    pub async fn close(self) {
+        // When the launcher is gone, the system has ended the sandbox.
+        let _ = self.sandbox.clean().await;
+    }
+}
+
+fn base(premises: &Premises) -> SandboxSpec {
+    SandboxSpec {
+        template: premises.template.clone(),
+        tier: Some(premises.tier),
+        project: Some(premises.project.clone()),
+        environment: premises.environment.clone(),
+        ..SandboxSpec::default()
+    }
+}
+
+fn mount(directories: LayerDirectories) -> LayerMount {
+    match directories {
+        LayerDirectories::Overlay { upper, work } => LayerMount::Overlay { upper, work },
+        LayerDirectories::Copy { tree } => LayerMount::Tree { tree },
+    }
+}

@@ -1,0 +1,16 @@
+//! What a project's files are to the workflow: tests, source, configuration.
+//!
+//! [`detect`] looks at a listing and a few contents and says which files are
+//! tests and how they are run; [`parts`] looks inside files that are more
+//! than one thing; [`declared`] finds the names of tests before they run.
+//! Nothing here reads a file: texts are handed in.
+
+pub mod additions;
+pub mod declared;
+pub mod detect;
+mod gomod;
+mod ini;
+mod javascript;
+mod makefile;
+pub mod parts;
+pub mod rust;
