@@ -3,6 +3,7 @@
 //! Only clap lives here. Each command turns its arguments into work in
 //! `command/<noun>/<verb>.rs`.
 
+mod agent;
 mod sandbox;
 
 use std::path::PathBuf;
@@ -12,6 +13,9 @@ use fluffy_base::ByteSize;
 use fluffy_base::id::SandboxId;
 use fluffy_ledger::verify::Extent;
 
+pub(crate) use agent::{
+    Asked, ModeArg, RunTaskArgs, SessionCommand, TaskArgs, WorkArgs, with_task,
+};
 pub(crate) use sandbox::{
     AftermathArgs, EngineArg, LayerCommand, RunArgs, SandboxCommand, SelftestArgs, TierArg,
 };
@@ -24,10 +28,12 @@ pub(crate) use sandbox::{
     propagate_version = true,
     arg_required_else_help = true,
     max_term_width = 100,
+    override_usage = "fluffy [OPTIONS] <COMMAND>\n       fluffy [OPTIONS] \"TASK\"\n       fluffy",
     after_help = "\
 Start here:
   fluffy demo                                    see policy and ledger at work, nothing to set up
   fluffy init                                    write a starter policy for this project
+  fluffy \"add a test for parse_config\"           work on a task, test first; flags: run --help
   fluffy policy explain fs.write /src/lib.rs     ask what an agent may do, and why
   fluffy sandbox run -- make test                run a command that can harm nothing
   fluffy doctor                                  see how strongly this machine isolates
@@ -63,6 +69,22 @@ pub(crate) struct Global {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Work on a task while nobody watches; exits by how it ended
+    #[command(after_help = "\
+With --json every event is a line of JSON on standard output; docs/agent-events.md lists them.
+Exits 0 only when the task is done and verified: the kernel saw tests fail and then pass. 9 is done
+but unverified, 8 waits for a person, 10 means that a budget ran out, 3 that policy denied it.
+
+  fluffy run --json \"add error handling to parse_config\"")]
+    Run(RunTaskArgs),
+    /// Look at sessions of the agent; go on with one, or take it back
+    #[command(subcommand)]
+    Session(SessionCommand),
+    /// Serve an editor through the Agent Client Protocol, over standard input and output
+    Acp(WorkArgs),
+    /// A task without a command in front of it
+    #[command(name = "task", hide = true)]
+    Task(TaskArgs),
     /// Show policy and ledger at work; needs no key, no server, no set-up
     Demo,
     /// Write a starter policy for this project and open its ledger

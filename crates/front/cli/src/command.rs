@@ -1,5 +1,6 @@
 //! Every command, by noun and verb.
 
+mod agent;
 mod audit;
 mod completions;
 mod config;
@@ -8,11 +9,12 @@ mod dev;
 mod doctor;
 mod gate;
 mod init;
-mod layer;
-mod ledger;
-mod person;
-mod policy;
-mod sandbox;
+pub(crate) mod layer;
+pub(crate) mod ledger;
+pub(crate) mod person;
+pub(crate) mod policy;
+pub(crate) mod sandbox;
+mod session;
 mod version;
 
 use std::process;
@@ -31,6 +33,10 @@ pub(crate) fn run(session: &Session, command: Command) -> Result<process::ExitCo
     let outcome = match command {
         // The only one whose code is somebody else's.
         Command::Sandbox(SandboxCommand::Run(args)) => return Ok(sandbox::run(session, &args)),
+        Command::Task(args) => agent::task(session, &args),
+        Command::Run(args) => agent::run(session, &args),
+        Command::Acp(args) => agent::acp::run(session, &args),
+        Command::Session(command) => session::run(session, command),
         Command::Demo => demo::run(session),
         Command::Init => init::run(session),
         Command::Policy(command) => policy::run(session, command),

@@ -6,15 +6,17 @@
 mod args;
 mod command;
 mod failure;
+mod kernel;
 mod session;
 mod worker;
 
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use clap::Parser;
 use fluffy_report::{Format, PrintError, Printer, PrinterOptions, Report};
 
-use crate::args::Cli;
+use crate::args::{Asked, Cli};
 use crate::failure::Failure;
 use crate::session::Session;
 
@@ -23,7 +25,8 @@ fn main() -> ExitCode {
     if let Some(code) = worker::run() {
         return code;
     }
-    let cli = match Cli::try_parse() {
+    let words = args::with_task(std::env::args_os().collect(), asked());
+    let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
@@ -31,6 +34,15 @@ fn main() -> ExitCode {
     match command::run(&session, cli.command) {
         Ok(code) => code,
         Err(failure) => end(&session.printer, &failure),
+    }
+}
+
+/// Whether there is somebody to ask for a task.
+fn asked() -> Asked {
+    if io::stdin().is_terminal() && io::stdout().is_terminal() {
+        Asked::Possible
+    } else {
+        Asked::Impossible
     }
 }
 

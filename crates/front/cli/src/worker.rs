@@ -26,7 +26,45 @@ pub(crate) fn run() -> Option<ExitCode> {
     if let [_, "attack", name, stage] = plain.as_slice() {
         return Some(attack(name, stage));
     }
+    match plain.as_slice() {
+        [_, "kernel", project, socket] => return Some(crate::kernel::run(project, socket)),
+        ["worker", "tool-runner"] => return Some(tool_runner()),
+        ["worker", "model"] => return Some(model()),
+        _ => {}
+    }
     fluffy_sandbox::worker::run(&words).or_else(|| fluffy_container::worker::run(&words))
+}
+
+/// Changes files of the project it finds itself in.
+fn tool_runner() -> ExitCode {
+    let done = std::env::current_dir()
+        .map_err(Into::into)
+        .and_then(|root| fluffy_tools::runner::run(&root, io::stdin(), io::stdout()));
+    ended(done.map_err(|error: fluffy_tools::runner::FrameError| error.to_string()))
+}
+
+/// Asks a model for the kernel, from inside its own sandbox.
+fn model() -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let done = runtime
+        .map_err(|error| error.to_string())
+        .and_then(|runtime| {
+            let serve = fluffy_models::worker::serve(tokio::io::stdin(), tokio::io::stdout());
+            runtime.block_on(serve).map_err(|error| error.to_string())
+        });
+    ended(done)
+}
+
+fn ended(done: Result<(), String>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "{error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Plays one attempt of the corpus, inside whatever it is to break out of.

@@ -123,7 +123,7 @@ pub(crate) struct SelftestArgs {
     /// Only attacks whose name or family is this (repeat for more)
     #[arg(long, value_name = "NAME")]
     pub(crate) only: Vec<String>,
-    /// Also try bare bubblewrap, for comparison
+    /// Also try bare bubblewrap and `docker run`, those that are here
     #[arg(long)]
     pub(crate) compare: bool,
 }

@@ -3,14 +3,13 @@
 //! One gate and one principal for a command. A review is answered by the
 //! person who typed the command, by `--yes` or at the terminal; a deny never.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use fluffy_base::id::SandboxId;
-use fluffy_gate::{AuthorizeError, Gate, Granted};
+use fluffy_gate::{Answer, ApproveError, AuthorizeError, Gate, Granted};
 use fluffy_ledger::{Actor, ActorKind};
-use fluffy_policy::rule::Effect;
-use fluffy_policy::token::Presented;
-use fluffy_policy::{Context, Principal, Refusal, Request};
+use fluffy_policy::{Refusal, Request};
 use fluffy_report::{ExitCode, Report};
 
 use crate::command::ledger::OpenLedger;
@@ -30,24 +29,16 @@ const CEILING: &[&str] = &[
     "shell.exec",
 ];
 
-/// The gate of one command, and who asks.
+/// The gate of one command, for the person who typed it.
 #[derive(Debug, Clone)]
-pub(crate) struct Desk {
-    /// Where decisions come from.
-    pub(crate) gate: Arc<Gate>,
-    /// Who asks.
-    pub(crate) principal: Principal,
-}
+pub(crate) struct Desk(pub(crate) fluffy_gate::Desk);
 
-/// What became of a question.
-#[derive(Debug)]
-pub(crate) enum Answer {
-    /// It is permitted.
-    Granted(Granted),
-    /// Somebody has to look at it first.
-    Review(Box<Refusal>),
-    /// It is denied.
-    Denied(Box<Refusal>),
+impl Deref for Desk {
+    type Target = fluffy_gate::Desk;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
 }
 
 impl Desk {
@@ -55,10 +46,10 @@ impl Desk {
     pub(crate) fn open(here: &Here, opened: &OpenLedger) -> Result<Self, Failure> {
         let gate = Gate::open(places(here)?, opened.ledger.clone(), clock())
             .map_err(|error| failure::load_policy(&error, None))?;
-        Ok(Self {
+        Ok(Self(fluffy_gate::Desk {
             gate: Arc::new(gate),
             principal: person::principal(CEILING)?,
-        })
+        }))
     }
 
     /// The person, as the ledger names them.
@@ -66,73 +57,26 @@ impl Desk {
         Actor::new(ActorKind::User, person::name())
     }
 
-    /// A request of this person.
-    pub(crate) fn request(
-        &self,
-        action: &str,
-        resource: Option<&str>,
-        context: &Context,
-    ) -> Request {
-        Request {
-            principal: self.principal.clone(),
-            action: action.to_owned(),
-            resource: resource.map(str::to_owned),
-            context: context.clone(),
-        }
-    }
-
     /// The same desk for what comes out of a sandbox.
     pub(crate) fn inside(&self, sandbox: SandboxId) -> Self {
-        let principal = Principal {
-            sandbox: Some(sandbox),
-            ..self.principal.clone()
-        };
-        Self {
-            gate: Arc::clone(&self.gate),
-            principal,
-        }
+        Self(self.0.inside(sandbox))
     }
 
     /// Asks the gate.
     pub(crate) fn ask(&self, request: &Request) -> Result<Answer, Failure> {
-        match self.gate.authorize(request) {
-            Ok(granted) => Ok(Answer::Granted(granted)),
-            Err(AuthorizeError::Refused { refusal, .. }) if refusal.is_reviewable() => {
-                Ok(Answer::Review(refusal))
-            }
-            Err(AuthorizeError::Refused { refusal, .. }) => Ok(Answer::Denied(refusal)),
-            Err(error @ AuthorizeError::NotRecorded(_)) => {
-                Err(failure::not_recorded(&error).into())
-            }
-        }
+        let asked = self.0.ask(request);
+        asked.map_err(|error| failure::not_recorded(&error).into())
     }
 
     /// Carries the person's yes to a review back to the gate.
     pub(crate) fn approve(&self, request: &Request, review: &Refusal) -> Result<Granted, Failure> {
-        let answers: Vec<String> = review
-            .decision()
-            .spoke()
-            .iter()
-            .filter(|voice| voice.effect == Effect::RequireReview)
-            .map(|voice| voice.label.id())
-            .collect();
-        let approved = self
-            .gate
-            .approve(request, &answers, &self.principal.name)
-            .map_err(|error| {
-                let fix = "make room on the disk of the state directory, then ask again";
-                Failure::of(ExitCode::Internal, &error, fix)
-            })?;
-        let presented = Presented {
-            token: &approved.token,
-            counter: 1,
-        };
-        self.gate
-            .authorize_with_token(request, &presented)
-            .map_err(|error| match error {
-                AuthorizeError::Refused { refusal, .. } => denied(request, &refusal).into(),
-                error @ AuthorizeError::NotRecorded(_) => failure::not_recorded(&error).into(),
-            })
+        let approved = self.0.approve(request, review, &self.principal.name);
+        approved.map_err(|error| match error {
+            ApproveError::Refused(AuthorizeError::Refused { refusal, .. }) => {
+                denied(request, &refusal).into()
+            }
+            error => not_approved(&error),
+        })
     }
 
     /// A permit, with the person's yes to a review where they gave it.
@@ -159,6 +103,22 @@ impl Yes {
     /// From the flag.
     pub(crate) fn from_flag(given: bool) -> Self {
         if given { Self::Given } else { Self::NotGiven }
+    }
+}
+
+/// A person's yes did not lead to a permit.
+pub(crate) fn not_approved(error: &ApproveError) -> Failure {
+    match error {
+        ApproveError::Refused(AuthorizeError::Refused { .. }) => Failure::of(
+            ExitCode::Denied,
+            error,
+            "`fluffy audit tail` shows which rule denies it",
+        ),
+        ApproveError::Refused(error) => failure::not_recorded(error).into(),
+        ApproveError::NotIssued(_) | ApproveError::NotRecorded(_) => {
+            let fix = "make room on the disk of the state directory, then ask again";
+            Failure::of(ExitCode::Internal, error, fix)
+        }
     }
 }
 

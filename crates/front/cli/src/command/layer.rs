@@ -75,7 +75,7 @@ pub(crate) fn open_store(here: &Here) -> Result<LayerStore, Failure> {
 }
 
 /// The layer whose id starts like this, for oneself.
-pub(super) fn hold(store: &LayerStore, prefix: &str) -> Result<HeldLayer, Failure> {
+pub(crate) fn hold(store: &LayerStore, prefix: &str) -> Result<HeldLayer, Failure> {
     let layer = store.find(prefix).map_err(|error| match error {
         FindLayerError::None { .. } => Failure::of(
             ExitCode::NotFound,

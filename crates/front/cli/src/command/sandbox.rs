@@ -4,7 +4,7 @@
 //! Start with `run` for the order of things, `pump` for the streams.
 
 mod ending;
-mod ground;
+pub(crate) mod ground;
 mod outside;
 mod pump;
 mod run;

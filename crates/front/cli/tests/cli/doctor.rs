@@ -95,4 +95,11 @@ fn an_ordinary_user_has_it_too() {
     ]);
     assert_eq!((code, stdout.as_str()), (Some(0), "1000\n"), "{stderr}");
     assert!(site.context.project().join("new").exists());
+    // Where nothing else is allowed, and without any privilege to give up.
+    let (code, stdout, stderr) = run(&["sandbox", "run", "--engine", "reduced", "--", "id", "-u"]);
+    assert_eq!((code, stdout.as_str()), (Some(0), "12345\n"), "{stderr}");
+    let bomb = "i=0; while [ $i -lt 700 ]; do sleep 300 & i=$((i+1)); done; wait";
+    let words = ["sandbox", "run", "--engine", "reduced", "--json", "--"];
+    let (_, _, stderr) = run(&[&words[..], &["sh", "-c", bomb]].concat());
+    assert!(stderr.contains(r#""limit":"pids""#), "{stderr}");
 }

@@ -15,10 +15,13 @@
     reason = "tests"
 )]
 
+mod acp;
+mod agent;
 mod apply;
 mod audit;
 mod check;
 mod config;
+mod confined;
 mod container;
 mod decide;
 mod demo;
@@ -26,14 +29,21 @@ mod doctor;
 mod egress;
 mod explain;
 mod extension;
+#[expect(dead_code, reason = "the tests beside the code use the rest")]
+#[path = "../../src/command/agent/connect/fake.rs"]
+mod fake;
 mod init;
 mod kills;
 mod layer;
 mod pin;
 mod proof;
+#[path = "../../src/command/agent/show/sample.rs"]
+mod sample;
 mod sandbox;
+mod scenario;
 mod secrets;
 mod selftest;
+mod session;
 mod shell;
 mod site;
 mod table;

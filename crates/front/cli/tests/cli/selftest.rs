@@ -23,6 +23,21 @@ fn attacks_are_played_and_none_escapes() {
     assert!(tally["stopped"].as_u64().unwrap() >= 10, "{value:#}");
     // Nothing of it is in the person's own ledger or layers.
     site.ends(4, &["audit", "log"]);
+    // And what it made for itself is in nobody's way.
+    site.ends(0, &["sandbox", "run", "--", "true"]);
+}
+
+/// Bubblewrap limits no number of files; two launchers start at a time.
+#[test]
+fn another_engine_stops_the_same() {
+    let site = Site::empty();
+    let words = [
+        "sandbox", "selftest", "--tier", "process", "--engine", "bwrap",
+    ];
+    let only = ["--only", "many-files", "--only", "sibling"];
+    let finished = site.ends(0, &[&words[..], &only].concat());
+    let sum = "2 stopped, 0 escaped, 0 broken, 0 not applicable";
+    assert!(finished.stdout.contains(sum), "{}", finished.stdout);
 }
 
 #[test]
@@ -35,8 +50,10 @@ fn an_attack_that_works_is_told_of() {
     let finished = site.ends(1, &[&words[..], &["--only", "write-beside"]].concat());
     let told = "process/reduced: write-beside ESCAPED: it changed ";
     assert!(finished.stdout.contains(told), "{}", finished.stdout);
-    let sum = "process/reduced: 0 stopped, 1 escaped, 0 broken, 0 not applicable";
-    assert!(finished.stdout.contains(sum), "{}", finished.stdout);
+    let version = env!("CARGO_PKG_VERSION");
+    let sum =
+        format!("process/reduced ({version}): 0 stopped, 1 escaped, 0 broken, 0 not applicable");
+    assert!(finished.stdout.contains(&sum), "{}", finished.stdout);
 }
 
 #[test]

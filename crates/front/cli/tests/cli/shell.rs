@@ -6,6 +6,16 @@ use std::process::{Command, Stdio};
 use crate::site::Site;
 
 const COMMANDS: &[&[&str]] = &[
+    &["run"],
+    &["session"],
+    &["session", "list"],
+    &["session", "show"],
+    &["session", "resume"],
+    &["session", "fork"],
+    &["session", "diff"],
+    &["session", "undo"],
+    &["session", "export"],
+    &["acp"],
     &["demo"],
     &["init"],
     &["policy"],
@@ -38,8 +48,13 @@ fn the_first_screen_of_help_says_where_to_start() {
     Write, run and ship code nobody has to trust
 
     Usage: fluffy [OPTIONS] <COMMAND>
+           fluffy [OPTIONS] \"TASK\"
+           fluffy
 
     Commands:
+      run          Work on a task while nobody watches; exits by how it ended
+      session      Look at sessions of the agent; go on with one, or take it back
+      acp          Serve an editor through the Agent Client Protocol, over standard input and output
       demo         Show policy and ledger at work; needs no key, no server, no set-up
       init         Write a starter policy for this project and open its ledger
       policy       Check, explain, test, try and apply policies
@@ -63,6 +78,7 @@ fn the_first_screen_of_help_says_where_to_start() {
     Start here:
       fluffy demo                                    see policy and ledger at work, nothing to set up
       fluffy init                                    write a starter policy for this project
+      fluffy \"add a test for parse_config\"           work on a task, test first; flags: run --help
       fluffy policy explain fs.write /src/lib.rs     ask what an agent may do, and why
       fluffy sandbox run -- make test                run a command that can harm nothing
       fluffy doctor                                  see how strongly this machine isolates

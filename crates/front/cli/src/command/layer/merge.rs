@@ -4,22 +4,21 @@
 //! way is shown in full and recorded; what is merged is recorded before and
 //! after. The layer crate does the work and survives a crash in it.
 
-use std::collections::BTreeMap;
 use std::io::{self, BufRead, IsTerminal, Write};
 
+use fluffy_gate::Answer;
+use fluffy_kernel::merge::{Reviews, Verdict, judge, whole};
 use fluffy_layer::{
-    ApplyError, Body, Difference, HeldLayer, LayerState, MergePlan, MergeReport, TreePath, permit,
+    ApplyError, Difference, HeldLayer, LayerState, MergePlan, MergeReport, TreePath,
 };
 use fluffy_ledger::Ledger;
-use fluffy_policy::{Context, Permit, Request};
+use fluffy_policy::Context;
 use fluffy_report::{ExitCode, Report};
 use serde_json::json;
 
-use super::obstacle::{
-    Judged, MAX_NAMED, blocked, denials, no_plan, not_applied, reasons, trouble_words,
-};
+use super::obstacle::{MAX_NAMED, blocked, denials, no_plan, not_applied, reasons, trouble_words};
 use super::{came_from, hold, open_store, record, summary_line, unreadable};
-use crate::command::gate::{Answer, Desk, Yes, denied};
+use crate::command::gate::{Desk, Yes, denied, not_approved};
 use crate::command::{Outcome, ledger};
 use crate::failure::Failure;
 use crate::session::Session;
@@ -98,24 +97,31 @@ impl Merging<'_> {
         let difference = held.difference().map_err(|error| unreadable(&error))?;
         let plan = held.plan_merge().map_err(|error| no_plan(&error))?;
         let plan = plan.leave_out(without);
+        let difference = difference.without(without);
         if let Some(report) = blocked(&plan) {
             return Err(self.rejected(&plan, report)?);
         }
-        let (permit, reviews) = self.ask_policy(&plan, &difference)?;
-        let permit = match (permit, reviews.is_empty()) {
-            (Some(permit), true) => permit,
-            (permit, _) => {
+        let desk = &self.desk.0;
+        let verdict = judge(desk, &plan, &difference, &Context::default())
+            .map_err(|error| crate::failure::not_recorded(&error))?;
+        let mut reviewed = 0;
+        let permit = match verdict {
+            Verdict::Allowed(permit) => permit,
+            Verdict::Denied(refused) => return Err(self.rejected(&plan, denials(&refused))?),
+            Verdict::Review(reviews) => {
                 if let Some(report) = self.consent(&reviews, &difference)? {
                     return Err(self.rejected(&plan, report)?);
                 }
-                self.approve(permit, &reviews)?
+                reviewed = reviews.open().count();
+                let approved = reviews.approve(desk, &desk.principal.name);
+                approved.map_err(|error| not_approved(&error))?
             }
         };
         let facts = json!({
             "plan": plan.digest(),
             "steps": plan.steps().len(),
-            "lines": plan.summary().weight,
-            "reviewed": reviews.len(),
+            "lines": difference.summary.weight,
+            "reviewed": reviewed,
         });
         record(
             self.ledger,
@@ -134,7 +140,7 @@ impl Merging<'_> {
         self.session
             .printer
             .note("A merge of this layer was interrupted; the rest of it is done now.");
-        let request = self.merge_request(None);
+        let request = whole(&self.desk.0, &Context::default(), None);
         let permit = match self.desk.ask(&request)? {
             Answer::Granted(granted) => granted.permit,
             Answer::Denied(refusal) => return Err(denied(&request, &refusal).into()),
@@ -149,59 +155,10 @@ impl Merging<'_> {
         self.applied(&layer.to_string(), applied)
     }
 
-    /// Asks for every path and for the whole; a deny ends it here.
-    fn ask_policy(
-        &self,
-        plan: &MergePlan,
-        difference: &Difference,
-    ) -> Result<(Option<Permit>, Vec<Judged>), Failure> {
-        let sizes = sizes(difference);
-        let mut reviews = Vec::new();
-        let mut refused: Vec<Judged> = Vec::new();
-        for need in plan.needs() {
-            let (size, lines) = sizes.get(&need.resource).copied().unwrap_or_default();
-            let context = Context {
-                size: Some(size),
-                lines: Some(lines),
-                ..Context::default()
-            };
-            let request = self
-                .desk
-                .request(need.action, Some(&need.resource), &context);
-            match self.desk.ask(&request)? {
-                // The permit for the whole carries the merge out.
-                Answer::Granted(_) => {}
-                Answer::Review(review) => reviews.push((request, review)),
-                Answer::Denied(refusal) => refused.push((request, refusal)),
-            }
-        }
-        if let Some(report) = denials(&refused) {
-            return Err(self.rejected(plan, report)?);
-        }
-        let request = self.merge_request(Some(plan.summary().weight));
-        match self.desk.ask(&request)? {
-            Answer::Granted(granted) => Ok((Some(granted.permit), reviews)),
-            Answer::Review(review) => {
-                // Last, so that its permit is the one that is used.
-                reviews.push((request, review));
-                Ok((None, reviews))
-            }
-            Answer::Denied(refusal) => Err(self.rejected(plan, denied(&request, &refusal))?),
-        }
-    }
-
-    fn merge_request(&self, lines: Option<u64>) -> Request {
-        let context = Context {
-            lines,
-            ..Context::default()
-        };
-        self.desk.request(permit::MERGE, None, &context)
-    }
-
     /// Nothing if the person agrees; else what to tell them.
     fn consent(
         &self,
-        reviews: &[Judged],
+        reviews: &Reviews,
         difference: &Difference,
     ) -> Result<Option<Report>, Failure> {
         if self.yes == Yes::Given {
@@ -250,22 +207,6 @@ impl Merging<'_> {
         Ok(read.is_ok() && matches!(line.trim(), "y" | "Y" | "yes"))
     }
 
-    /// Turns the person's yes into permits; the last one carries the merge out.
-    fn approve(&self, permit: Option<Permit>, reviews: &[Judged]) -> Result<Permit, Failure> {
-        let mut permit = permit;
-        for (request, review) in reviews {
-            let granted = self.desk.approve(request, review)?;
-            if request.action == permit::MERGE {
-                permit = Some(granted.permit);
-            }
-        }
-        permit.ok_or_else(|| {
-            Report::new(ExitCode::Internal, "the merge was not decided")
-                .fix("run it again")
-                .into()
-        })
-    }
-
     /// Records that nothing was merged, and why.
     fn rejected(&self, plan: &MergePlan, report: Report) -> Result<Failure, Failure> {
         let facts = json!({
@@ -311,18 +252,4 @@ impl Merging<'_> {
             .fix("what was not merged is still in the layer; merge it again")
             .into())
     }
-}
-
-/// Size and changed lines of every changed path, as rules name it.
-fn sizes(difference: &Difference) -> BTreeMap<String, (u64, u64)> {
-    let facts = |file: &fluffy_layer::FileDifference| {
-        let size = file.change.after.map_or(0, |shape| shape.size);
-        let lines = match &file.body {
-            Body::Text { added, removed, .. } => added.saturating_add(*removed),
-            Body::Whole { .. } | Body::Link { .. } | Body::Bare => 0,
-        };
-        let lines = u64::try_from(lines).unwrap_or(u64::MAX);
-        Some((file.change.path.resource()?, (size, lines)))
-    };
-    difference.files.iter().filter_map(facts).collect()
 }

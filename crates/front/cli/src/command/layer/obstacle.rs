@@ -3,8 +3,8 @@
 //! Every report names the paths, why, and what to do; nothing is decided here.
 //! Next: `merge` asks the questions.
 
+use fluffy_kernel::merge::{Judged, Reviews};
 use fluffy_layer::{ApplyError, ConflictKind, MergePlan, PlanError, Trouble};
-use fluffy_policy::{Refusal, Request};
 use fluffy_report::{ExitCode, Report};
 
 use super::unreadable;
@@ -12,9 +12,6 @@ use crate::command::gate::denied;
 
 /// How many paths of one kind are named in a report.
 pub(super) const MAX_NAMED: usize = 20;
-
-/// A request that somebody has to look at or that is denied, and why.
-pub(super) type Judged = (Request, Box<Refusal>);
 
 /// What is never merged, and what both sides changed.
 pub(super) fn blocked(plan: &MergePlan) -> Option<Report> {
@@ -93,16 +90,15 @@ pub(super) fn trouble_words(trouble: &Trouble) -> String {
 }
 
 /// The paths that policy denies, in one report.
-pub(super) fn denials(refused: &[Judged]) -> Option<Report> {
-    let (request, refusal) = refused.first()?;
-    if refused.len() == 1 {
-        return Some(denied(request, refusal));
+pub(super) fn denials(refused: &[Judged]) -> Report {
+    if let [Judged { request, refusal }] = refused {
+        return denied(request, refusal);
     }
     let mut report = Report::new(
         ExitCode::Denied,
         format!("policy denies {} of the changes", refused.len()),
     );
-    for (request, refusal) in refused.iter().take(MAX_NAMED) {
+    for Judged { request, refusal } in refused.iter().take(MAX_NAMED) {
         let resource = request.resource.as_deref().unwrap_or_default();
         let reason = refusal.decision().reasons().next().unwrap_or_default();
         let reason = if reason.is_empty() {
@@ -112,14 +108,14 @@ pub(super) fn denials(refused: &[Judged]) -> Option<Report> {
         };
         report = report.why(format!("`{} {resource}`: {reason}", request.action));
     }
-    Some(report.fix("merge the rest with --without PATH"))
+    report.fix("merge the rest with --without PATH")
 }
 
 /// What is to be looked at and why, without repeating itself.
-pub(super) fn reasons(reviews: &[Judged]) -> Vec<String> {
+pub(super) fn reasons(reviews: &Reviews) -> Vec<String> {
     let mut reasons: Vec<String> = Vec::new();
-    for (request, review) in reviews {
-        for reason in review.decision().reasons() {
+    for Judged { request, refusal } in reviews.open() {
+        for reason in refusal.decision().reasons() {
             let text = match &request.resource {
                 Some(resource) => format!("`{resource}`: {reason}"),
                 None => reason.to_owned(),

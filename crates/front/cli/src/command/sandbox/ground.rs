@@ -109,6 +109,39 @@ impl Ground {
         })
     }
 
+    /// What an agent's tools run on in this project.
+    pub(crate) fn of_agent(here: &Here, added: &[AddedTemplate]) -> Result<Self, Failure> {
+        let root = here.paths.project_root.clone().unwrap_or_default();
+        let project = root
+            .canonicalize()
+            .map_err(|error| failure::no_folder(&root, &error))?;
+        let templates = Template::all(machine_memory(), added);
+        let wanted = "code-executor";
+        let template = templates.iter().find(|known| known.name == wanted);
+        let template = template
+            .cloned()
+            .ok_or_else(|| no_template(wanted, &templates))?;
+        let Tools {
+            roots: mut tools,
+            variables: environment,
+        } = tools(here, &project);
+        // Changes of files are made by this program, inside.
+        tools.push(std::env::current_exe().map_err(|error| failure::no_program(&error))?);
+        Ok(Self {
+            writable: Vec::new(),
+            directory: project.clone(),
+            project,
+            template,
+            tier: Tier::Process,
+            engine: Engine::Native,
+            layer: layer_kind(Engine::Native),
+            environment,
+            tools,
+            templates,
+            choice: Choice::Free,
+        })
+    }
+
     /// Another way to the same tier, after this one was not to be had.
     pub(crate) fn instead(&self) -> Option<Self> {
         if self.choice == Choice::Asked {
@@ -122,6 +155,27 @@ impl Ground {
             choice: Choice::Asked,
             ..self.clone()
         })
+    }
+
+    /// Why this machine has no such tier, in the words of `fluffy doctor`.
+    pub(crate) fn obstacle(&self) -> Option<Report> {
+        if self.choice == Choice::Asked {
+            return None;
+        }
+        let probed = fluffy_sandbox::probe::Report::probe();
+        let of = |engine| probed.engines.iter().find(|tried| tried.engine == engine);
+        let obstacle = of(Engine::Native)?.obstacle.as_ref()?;
+        let what = format!("tier `process` is not to be had here: {}", obstacle.what);
+        let mut report = Report::new(ExitCode::Failure, what)
+            .code("no_sandbox")
+            .why(obstacle.why.clone());
+        if let Some(fix) = &obstacle.fix {
+            report = report.fix(fix.clone());
+        }
+        if of(Engine::Reduced)?.obstacle.is_none() {
+            report = report.fix("or take less: `--engine reduced` works here");
+        }
+        Some(report)
     }
 
     /// The circumstances that rules can look at.
@@ -228,6 +282,13 @@ fn tier_and_engine(args: &RunArgs, template: &Template) -> Result<(Tier, Engine)
     Ok((tier, engine))
 }
 
+fn no_template(name: &str, templates: &[Template]) -> Failure {
+    let names: Vec<&str> = templates.iter().map(|known| known.name.as_str()).collect();
+    Report::new(ExitCode::NotFound, format!("there is no template `{name}`"))
+        .fix(format!("use one of: {}", names.join(", ")))
+        .into()
+}
+
 fn find_template(templates: &[Template], args: &RunArgs) -> Result<Template, Failure> {
     let name = match (&args.template, args.allow.is_empty(), args.trial) {
         (Some(name), _, _) => name.as_str(),
@@ -236,16 +297,8 @@ fn find_template(templates: &[Template], args: &RunArgs) -> Result<Template, Fai
         (None, true, true) => "trial",
         (None, false, true) => "trial-net",
     };
-    let known = || {
-        let names: Vec<&str> = templates.iter().map(|known| known.name.as_str()).collect();
-        names.join(", ")
-    };
     let Some(template) = templates.iter().find(|known| known.name == name) else {
-        return Err(
-            Report::new(ExitCode::NotFound, format!("there is no template `{name}`"))
-                .fix(format!("use one of: {}", known()))
-                .into(),
-        );
+        return Err(no_template(name, templates));
     };
     if !args.allow.is_empty() && template.network != Network::Restricted {
         return Err(Report::new(

@@ -84,7 +84,7 @@ impl Run<'_> {
                     ));
                     self.on(&other).map_err(NotRun::into_failure)
                 }
-                None => Err(report.into()),
+                None => Err(first.obstacle().unwrap_or(report).into()),
             },
             done => done.map_err(NotRun::into_failure),
         }

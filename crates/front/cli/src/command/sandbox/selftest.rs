@@ -5,12 +5,13 @@
 //! stopped that did not happen: `fluffy_attack` judges, this only shows.
 
 use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fluffy_attack::{
-    Attack, CommandSubject, Egress, Ended, Isolated, Limits, Ran, Reason, Report as Corpus,
-    RunTrialError, Subject, Trial, Verdict, Word, all, run_all,
+    Attack, CommandSubject, DockerRun, Egress, Ended, Isolated, Limits, Ran, Reason,
+    Report as Corpus, RunTrialError, Subject, Trial, Verdict, Word, all, run_all,
 };
 use fluffy_policy::word::Tier;
 use fluffy_report::{Cell, Column, ExitCode, Report, Table, Tone};
@@ -28,24 +29,16 @@ const AFTERWARDS: Duration = Duration::from_secs(5);
 /// Plays the corpus and shows the table.
 pub(super) fn run(session: &Session, args: &SelftestArgs) -> Outcome {
     let attacks = chosen(args)?;
-    let scratch = tempfile::Builder::new()
-        .prefix("fluffy-selftest-")
-        .tempdir()
-        .map_err(|error| failure::unwritable(&std::env::temp_dir(), &error))?;
+    let scratch = scratch(session)?;
     let state = scratch.path().join("state");
     let ours = subjects(args, &state)?;
+    let peers = if args.compare {
+        peers(session)?
+    } else {
+        Vec::new()
+    };
     let mut subjects: Vec<&dyn Subject> = ours.iter().map(|subject| subject as _).collect();
-    let bare = args.compare.then(|| {
-        CommandSubject::bubblewrap(&worker()?).map_err(|error| {
-            Failure::of(
-                ExitCode::NotFound,
-                &error,
-                "install it: `apt-get install bubblewrap`",
-            )
-        })
-    });
-    let bare = bare.transpose()?;
-    subjects.extend(bare.as_ref().map(|subject| subject as &dyn Subject));
+    subjects.extend(peers.iter().map(AsRef::as_ref));
     let mut progress = Progress::new(session, attacks.len() * subjects.len());
     let report = run_all(
         &attacks,
@@ -57,6 +50,51 @@ pub(super) fn run(session: &Session, args: &SelftestArgs) -> Outcome {
     );
     progress.clear();
     show(session, &report, &ours)
+}
+
+/// Where canaries are laid: a place of the user's own. A sandbox has files of
+/// its own in the usual one for temporary files, which would prove nothing.
+fn scratch(session: &Session) -> Result<tempfile::TempDir, Failure> {
+    let base = &session.here()?.paths.state_dir;
+    // Private, as everybody else who makes it would have it.
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(base)
+        .and_then(|()| {
+            tempfile::Builder::new()
+                .prefix("selftest-")
+                .tempdir_in(base)
+        })
+        .map_err(|error| failure::unwritable(base, &error).into())
+}
+
+/// What else isolates on this machine, as people use it.
+fn peers(session: &Session) -> Result<Vec<Box<dyn Subject>>, Failure> {
+    let worker = worker()?;
+    let bubblewrap = CommandSubject::bubblewrap(&worker).map(|peer| Box::new(peer) as _);
+    let docker = DockerRun::start(&worker, None).map(|peer| Box::new(peer) as _);
+    let mut peers = Vec::new();
+    let mut missing = Vec::new();
+    for peer in [bubblewrap, docker] {
+        match peer {
+            Ok(peer) => peers.push(peer),
+            Err(error) => missing.push(error),
+        }
+    }
+    match missing.first() {
+        Some(error) if peers.is_empty() => Err(Failure::of(
+            ExitCode::NotFound,
+            error,
+            "install one: `apt-get install bubblewrap`, or Docker",
+        )),
+        _ => {
+            for error in &missing {
+                session.printer.note(&format!("not compared with: {error}"));
+            }
+            Ok(peers)
+        }
+    }
 }
 
 /// The attacks that were asked for, in the order of the corpus.
@@ -346,9 +384,11 @@ fn show(session: &Session, report: &Corpus, ours: &[OwnSubject]) -> Outcome {
             }
         }
     }
-    for (name, tally) in &tallies {
+    for subject in &report.subjects {
+        let (name, version) = (&subject.name, &subject.version);
+        let tally = tallies.get(name).copied().unwrap_or_default();
         session.printer.data(&format!(
-            "{name}: {} stopped, {} escaped, {} broken, {} not applicable",
+            "{name} ({version}): {} stopped, {} escaped, {} broken, {} not applicable",
             tally.stopped, tally.escaped, tally.broken, tally.not_applicable
         ))?;
     }

@@ -1,0 +1,153 @@
+//! What a new session is begun with: flags over configuration over defaults.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use fluffy_config::KeySource;
+use fluffy_kernel::api::{Presence, ProviderEnvironment, Start};
+use fluffy_kernel::commit::Author;
+use fluffy_models::selection::{ADDRESS_VARIABLES, KEY_VARIABLES};
+use fluffy_policy::word::{Mode, Tier};
+use fluffy_report::{ExitCode, Report};
+
+use crate::args::{ModeArg, TierArg, WorkArgs};
+use crate::command::person;
+use crate::failure::{self, Failure};
+use crate::session::Here;
+
+/// The longest name or address that is taken from git.
+const MAX_NAME: usize = 256;
+
+/// Everything but the task.
+pub(crate) fn wanted(
+    here: &Here,
+    folder: &Path,
+    args: &WorkArgs,
+    person: Presence,
+) -> Result<Start, Failure> {
+    let record = match &args.record {
+        Some(path) => {
+            Some(std::path::absolute(path).map_err(|error| failure::unwritable(path, &error))?)
+        }
+        None => None,
+    };
+    Ok(Start {
+        task: String::new(),
+        mode: args.mode.map_or(Mode::Strict, mode),
+        models: models(here, &args.model)?,
+        person,
+        author: author(here),
+        directory: directory(here, folder),
+        budget: BTreeMap::new(),
+        tier: args.tier.map(tier),
+        record,
+        forked_from: None,
+        providers: providers(here),
+    })
+}
+
+/// What the person's environment says about providers, and nothing else of it.
+pub(crate) fn providers(here: &Here) -> ProviderEnvironment {
+    let configured = here.settings.values().providers.values();
+    let named = configured.filter_map(|provider| match &provider.api_key {
+        Some(KeySource::Env(name)) => Some(name.as_str()),
+        Some(KeySource::Keyring(_)) | None => None,
+    });
+    ProviderEnvironment {
+        addresses: variables(ADDRESS_VARIABLES.iter().copied()),
+        keys: variables(KEY_VARIABLES.iter().copied().chain(named)),
+    }
+}
+
+fn variables<'a>(names: impl Iterator<Item = &'a str>) -> BTreeMap<String, String> {
+    let set = |name: &str| Some((name.to_owned(), std::env::var(name).ok()?));
+    let found = names.filter_map(set);
+    found.filter(|(_, value)| !value.is_empty()).collect()
+}
+
+/// In whose name commits are made: git's own settings, or the user's number.
+fn author(here: &Here) -> Author {
+    let name = git(here, "user.name");
+    let email = git(here, "user.email");
+    Author {
+        name: name.unwrap_or_else(person::name),
+        email: email.unwrap_or_else(|| format!("{}@localhost", person::name())),
+    }
+}
+
+/// One value of git's settings; reading them runs nothing of the repository.
+fn git(here: &Here, key: &str) -> Option<String> {
+    let root = here.paths.project_root.as_ref()?;
+    let output = Command::new("git")
+        .args(["config", "--get", key])
+        .current_dir(root)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let text = text.trim();
+    let is_plain = (1..=MAX_NAME).contains(&text.len())
+        && !text.contains(|c: char| c.is_control() || c == '<' || c == '>');
+    (output.status.success() && is_plain).then(|| text.to_owned())
+}
+
+fn models(here: &Here, given: &[String]) -> Result<Vec<String>, Failure> {
+    let models: Vec<String> = if given.is_empty() {
+        here.settings.values().model.iter().cloned().collect()
+    } else {
+        given.to_vec()
+    };
+    if models.is_empty() {
+        return Err(no_model().into());
+    }
+    match models.iter().find(|model| !is_name(model)) {
+        Some(wrong) => Err(no_name(wrong).into()),
+        None => Ok(models),
+    }
+}
+
+fn is_name(model: &str) -> bool {
+    let parts = model.split_once('/');
+    parts.is_some_and(|(provider, model)| !provider.is_empty() && !model.is_empty())
+}
+
+fn no_model() -> Report {
+    Report::new(ExitCode::Usage, "no model is chosen")
+        .code("no_model")
+        .fix("name one with --model PROVIDER/MODEL, such as openai/gpt-5")
+        .fix("or set FLUFFY_MODEL, or `model = \"…\"` in your ~/.config/fluffy/config.toml")
+}
+
+fn no_name(model: &str) -> Report {
+    Report::new(ExitCode::Usage, format!("`{model}` does not name a model"))
+        .code("no_model")
+        .fix("write the provider before it, as in openai/gpt-5 or ollama/qwen3")
+}
+
+/// Where in the project the person is.
+fn directory(here: &Here, folder: &Path) -> String {
+    let root = here.paths.project_root.as_deref();
+    let below = root.and_then(|root| folder.strip_prefix(root).ok());
+    let below = below.map(|path| path.to_string_lossy().into_owned());
+    below.unwrap_or_default()
+}
+
+/// The mode of this name.
+pub(crate) const fn mode(mode: ModeArg) -> Mode {
+    match mode {
+        ModeArg::Strict => Mode::Strict,
+        ModeArg::Explore => Mode::Explore,
+        ModeArg::Debug => Mode::Debug,
+    }
+}
+
+const fn tier(tier: TierArg) -> Tier {
+    match tier {
+        TierArg::Wasm => Tier::Wasm,
+        TierArg::Process => Tier::Process,
+        TierArg::Container => Tier::Container,
+        TierArg::Microvm => Tier::Microvm,
+    }
+}

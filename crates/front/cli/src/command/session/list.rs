@@ -1,0 +1,73 @@
+//! `fluffy session list`: which sessions there are, and how they ended.
+
+use fluffy_kernel::event::SessionResult;
+use fluffy_kernel::store::Listed;
+use fluffy_report::{Cell, Column, ExitCode, Table, Tone};
+use serde_json::json;
+
+use super::{unreadable, with_store};
+use crate::command::Outcome;
+use crate::command::agent::show::words::short_id;
+use crate::session::Session;
+
+/// Prints the newest sessions.
+pub(super) fn run(session: &Session, last: usize) -> Outcome {
+    let all = with_store(session, |store| {
+        store.list().map_err(|error| unreadable(&error).into())
+    })?;
+    let days = session.here()?.settings.values().ledger.retention_days;
+    let shown: Vec<&Listed> = all.iter().take(last).collect();
+    if session.json() {
+        let value = json!({"sessions": shown, "all": all.len(), "retention_days": days});
+        session.printer.json(&value)?;
+        return Ok(ExitCode::Success);
+    }
+    if shown.is_empty() {
+        session
+            .printer
+            .data("No session yet; begin one with: fluffy \"TASK\"")?;
+        return Ok(ExitCode::Success);
+    }
+    let mut table = Table::new([
+        Column::new("SESSION").whole(),
+        Column::new("BEGAN").whole(),
+        Column::new("RESULT").whole(),
+        Column::new("TASK"),
+    ]);
+    for one in &shown {
+        let (tone, word) = result(one.result.as_ref());
+        table.row([
+            Cell::new(short_id(&one.id.to_string())),
+            Cell::new(one.started.to_string()),
+            Cell::new(word).tone(tone),
+            Cell::new(one.task.as_str()),
+        ]);
+    }
+    session.printer.table(&table)?;
+    let hidden = all.len() - shown.len();
+    if hidden > 0 {
+        session
+            .printer
+            .note(&format!("{hidden} older ones: --last {}", all.len()));
+    }
+    session.printer.note(&format!(
+        "Kept for {days} days, then moved to the ledger's archive; nothing is deleted."
+    ));
+    Ok(ExitCode::Success)
+}
+
+/// The word for how a session ended.
+pub(super) fn result(result: Option<&SessionResult>) -> (Tone, &'static str) {
+    match result {
+        None => (Tone::Plain, "open"),
+        Some(SessionResult::Verified) => (Tone::Good, "verified"),
+        Some(SessionResult::Unverified) => (Tone::Caution, "UNVERIFIED"),
+        Some(SessionResult::Exempt) => (Tone::Caution, "exempt"),
+        Some(SessionResult::Unfinished) => (Tone::Caution, "unfinished"),
+        Some(SessionResult::Waiting) => (Tone::Caution, "waiting"),
+        Some(SessionResult::Budget) => (Tone::Caution, "budget"),
+        Some(SessionResult::Denied) => (Tone::Bad, "denied"),
+        Some(SessionResult::Cancelled) => (Tone::Caution, "stopped"),
+        Some(SessionResult::Failed) => (Tone::Bad, "failed"),
+    }
+}

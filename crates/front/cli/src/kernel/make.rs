@@ -1,0 +1,451 @@
+//! What a session stands on: made once for the project, used by each session.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use fluffy_base::id::SessionId;
+use fluffy_base::{Clock, SystemClock};
+use fluffy_contract::model::ModelProvider;
+use fluffy_contract::{BoxFuture, Isolation as _};
+use fluffy_gate::{Answer, Desk, Gate};
+use fluffy_ipc::{ErrorCode, Failure as Refused};
+use fluffy_kernel::agent::{Agent, Ground};
+use fluffy_kernel::api::{Presence, ProviderEnvironment, Resume, Start};
+use fluffy_kernel::commit::Author;
+use fluffy_kernel::event::{AgentEvent, SessionStarted, VERSION};
+use fluffy_kernel::hub::Hub;
+use fluffy_kernel::instructions::{self, Instructions, Skill};
+use fluffy_kernel::person::Person;
+use fluffy_kernel::provider::SandboxedModels;
+use fluffy_kernel::server::{Make, Ready};
+use fluffy_kernel::session::{Fact, Session as Recorded, Started};
+use fluffy_kernel::stop::Stop;
+use fluffy_kernel::store::SessionStore;
+use fluffy_kernel::workshop::{Mounts, Premises, Workshop};
+use fluffy_layer::{HeldLayer, LayerKind, LayerStore, TreePath, View};
+use fluffy_ledger::Ledger;
+use fluffy_models::price::Prices;
+use fluffy_models::record::Recording;
+use fluffy_models::replay::{OnDivergence, Replay};
+use fluffy_models::selection::{self, select};
+use fluffy_models::worker::SetupLink;
+use fluffy_policy::grant::{Grant, GrantLists};
+use fluffy_policy::{Context, Principal, PrincipalKind};
+use fluffy_sandbox::client::{Journal, LauncherCommand, LauncherHandle};
+use fluffy_sandbox::plan::Engine;
+use fluffy_secret::{Redactor, SecretString};
+use fluffy_tools::budget::{Budget, Limits};
+use fluffy_tools::paths::ProjectPaths;
+use fluffy_tools::registry::Registry;
+use fluffy_workflow::project::detect::{CommandOverride, Overrides};
+use fluffy_workflow::results::Format;
+
+use crate::command::sandbox::ground::Ground as Machine;
+use crate::command::{layer, ledger, person, policy};
+use crate::failure::{self, Failure};
+use crate::session::{Here, Session};
+
+/// What a session of the agent can at most be permitted.
+const CEILING: &[&str] = &[
+    "fs.edit.*",
+    "fs.exists.*",
+    "fs.list.*",
+    "fs.read.*",
+    "fs.remove.*",
+    "fs.write.*",
+    "git.commit",
+    "git.diff",
+    "git.log",
+    "git.status",
+    "layer.drop.*",
+    "merge.apply",
+    "model.generate.*",
+    "net.connect.*",
+    "plan.complete",
+    "sandbox.create.*",
+    "sandbox.exec.*",
+    "search.glob.*",
+    "search.grep.*",
+    "session.mode.*",
+    "shell.exec",
+    "test.run",
+    "workflow.request_exemption.*",
+    "workflow.transition.*",
+];
+
+/// Tokens of conversation, where the model's own limit is not known.
+const WINDOW: u64 = 120_000;
+
+/// Makes sessions of one project.
+pub(super) struct Maker {
+    project: std::path::PathBuf,
+    ledger: Ledger,
+    gate: Arc<Gate>,
+    launcher: LauncherHandle,
+    workshop: Arc<Workshop>,
+    layers: LayerStore,
+    kind: LayerKind,
+    providers: BTreeMap<String, selection::ProviderConfig>,
+    overrides: Overrides,
+    limits: Limits,
+    roots: Option<String>,
+}
+
+impl Maker {
+    /// Opens everything that sessions share.
+    pub(super) async fn prepare(session: &Session, here: &Here) -> Result<Self, Failure> {
+        let opened = ledger::open(session, here)?;
+        let gate = Gate::open(
+            policy::places(here)?,
+            opened.ledger.clone(),
+            policy::clock(),
+        );
+        let gate = Arc::new(gate.map_err(|error| failure::load_policy(&error, None))?);
+        let machine = Machine::of_agent(here, gate.policy().engine.templates())?;
+        let layers = layer::open_store(here)?;
+        let actor = fluffy_ledger::Actor::system("kernel");
+        let journal = Journal::new(Arc::new(opened.ledger.clone()), actor);
+        let program = LauncherCommand::own().map_err(|error| failure::no_program(&error))?;
+        let settings = machine.settings(here, layers.folder());
+        let launcher = LauncherHandle::start(&program, settings, journal).await;
+        let launcher = launcher.map_err(|error| {
+            let fix = "`fluffy doctor` says what this machine can do";
+            Failure::of(fluffy_report::ExitCode::Internal, &error, fix)
+        })?;
+        let premises = Premises {
+            project: machine.project.clone(),
+            template: machine.template.name.clone(),
+            tier: machine.tier,
+            mounts: match machine.engine {
+                Engine::Reduced => Mounts::No,
+                Engine::Native | Engine::Bwrap | Engine::Container => Mounts::Yes,
+            },
+            environment: machine.environment.clone(),
+        };
+        let values = here.settings.values();
+        Ok(Self {
+            workshop: Arc::new(Workshop::new(launcher.clone(), premises)),
+            project: machine.project.clone(),
+            ledger: opened.ledger,
+            gate,
+            launcher,
+            layers,
+            kind: machine.layer,
+            providers: values.providers.iter().map(provider).collect(),
+            overrides: overrides(values.tests.command.as_deref()),
+            limits: limits(&values.budget),
+            roots: std::fs::read_to_string("/etc/ssl/certs/ca-certificates.crt").ok(),
+        })
+    }
+
+    fn desk(&self, session: SessionId) -> Result<Desk, Refused> {
+        let all = || vec!["*".to_owned()];
+        let lists = GrantLists {
+            capabilities: CEILING.iter().map(|text| (*text).to_owned()).collect(),
+            deny_capabilities: Vec::new(),
+            workspace: all(),
+            user: all(),
+        };
+        let grant = Grant::build(&lists).map_err(|error| internal(&error))?;
+        let mut principal =
+            Principal::new(PrincipalKind::Agent, session.to_string(), Arc::new(grant));
+        principal.on_behalf_of = Some(person::name());
+        Ok(Desk {
+            gate: Arc::clone(&self.gate),
+            principal,
+        })
+    }
+
+    async fn new_session(&self, start: Start) -> Result<Ready, Refused> {
+        let id = SessionId::generate();
+        let desk = self.desk(id)?;
+        let held = self.new_layer(&desk)?;
+        let model = start.models.first().cloned().unwrap_or_default();
+        let started = Started {
+            task: start.task.clone(),
+            mode: start.mode,
+            model,
+            layer: held.layer().id(),
+            moment: SystemClock.now(),
+            forked_from: start.forked_from,
+        };
+        let store = SessionStore::new(self.ledger.clone());
+        let fact = Fact::Started(started.clone());
+        store
+            .append(id, &fact)
+            .await
+            .map_err(|error| internal(&error))?;
+        let session = Recorded::begin(id, started);
+        self.ready(Parts {
+            session,
+            desk,
+            held,
+            presence: start.person,
+            author: start.author,
+            directory: start.directory,
+            providers: start.providers,
+            models: start.models,
+        })
+    }
+
+    fn old_session(&self, resume: Resume) -> Result<Ready, Refused> {
+        let store = SessionStore::new(self.ledger.clone());
+        let session = store.load(resume.session).map_err(|error| {
+            Refused::new(ErrorCode::NotFound, fluffy_kernel::agent::explain(&error))
+        })?;
+        let desk = self.desk(session.id)?;
+        let layer = self.layers.find(&session.started.layer.to_string());
+        let held = layer.map_err(|error| internal(&error))?.hold();
+        let held = held.map_err(|error| {
+            Refused::new(ErrorCode::Conflict, fluffy_kernel::agent::explain(&error))
+        })?;
+        let models = vec![session.started.model.clone()];
+        let author = Author {
+            name: person::name(),
+            email: format!("{}@localhost", person::name()),
+        };
+        self.ready(Parts {
+            session,
+            desk,
+            held,
+            presence: resume.person,
+            author,
+            directory: String::new(),
+            providers: resume.providers,
+            models,
+        })
+    }
+
+    fn new_layer(&self, desk: &Desk) -> Result<HeldLayer, Refused> {
+        let template = self.workshop.premises().template.clone();
+        let context = Context {
+            template: Some(template.clone()),
+            tier: Some(self.workshop.premises().tier),
+            ..Context::default()
+        };
+        let request = desk.request("sandbox.create", Some(&template), &context);
+        let permit = match desk.ask(&request).map_err(|error| internal(&error))? {
+            Answer::Granted(granted) => granted.permit,
+            Answer::Review(refusal) | Answer::Denied(refusal) => {
+                return Err(Refused::new(ErrorCode::Denied, refusal.to_string()));
+            }
+        };
+        let created = self.layers.create(permit, &self.project, self.kind);
+        created.map_err(|error| internal(&error))
+    }
+
+    fn ready(&self, parts: Parts) -> Result<Ready, Refused> {
+        let hub = Arc::new(Hub::default());
+        let person = Arc::new(Person::new(parts.presence, Arc::clone(&hub)));
+        let stop = Arc::new(Stop::default());
+        let (provider, address) = self.provider(&parts.desk, &parts.models, &parts.providers)?;
+        let view = parts.held.view().map_err(|error| internal(&error))?;
+        hub.publish(AgentEvent::SessionStarted(SessionStarted {
+            version: VERSION,
+            session: parts.session.id,
+            task: parts.session.started.task.clone(),
+            mode: parts.session.started.mode,
+            model: parts.session.started.model.clone(),
+            tier: self.workshop.premises().tier,
+            isolation: self.launcher.level(),
+            layer: parts.held.layer().id(),
+        }));
+        let ground = Ground {
+            store: SessionStore::new(self.ledger.clone()),
+            ledger: self.ledger.clone(),
+            hub: Arc::clone(&hub),
+            person: Arc::clone(&person),
+            desk: parts.desk,
+            workshop: Arc::clone(&self.workshop),
+            layers: self.layers.clone(),
+            kind: self.kind,
+            registry: Registry::standard(ProjectPaths::new(&self.project)),
+            provider,
+            address,
+            redactor: Redactor::new(&[]).map_err(|error| internal(&error))?,
+            prices: Prices::built_in().map_err(|error| internal(&error))?,
+            window: WINDOW,
+            overrides: self.overrides.clone(),
+            instructions: told(&view, &parts.directory),
+            skills: skills(&view),
+            author: parts.author,
+            stop: Arc::clone(&stop),
+        };
+        let budget = Budget::new(self.limits);
+        let agent = Agent::new(parts.session, ground, parts.held, budget);
+        Ok(Ready {
+            agent: agent.map_err(|error| internal(&error))?,
+            hub,
+            person,
+            stop,
+        })
+    }
+
+    /// Who answers, and where they are.
+    fn provider(
+        &self,
+        desk: &Desk,
+        models: &[String],
+        environment: &ProviderEnvironment,
+    ) -> Result<(Arc<dyn ModelProvider>, Option<String>), Refused> {
+        let first = models.first().map(String::as_str).unwrap_or_default();
+        if let Some(file) = first.strip_prefix("replay/") {
+            return Ok((replay(Path::new(file))?, None));
+        }
+        let known = selection::Environment {
+            addresses: environment.addresses.clone(),
+            keys: environment.keys.keys().cloned().collect(),
+        };
+        let mut links = Vec::new();
+        let mut keys = Vec::new();
+        let mut address = None;
+        for model in models {
+            let selected = select(model, &self.providers, &known).map_err(|error| {
+                let message = format!("{}; {}", fluffy_kernel::agent::explain(&error), error.fix());
+                Refused::new(ErrorCode::InvalidParams, message)
+            })?;
+            address.get_or_insert_with(|| selected.settings.base_url.authority());
+            keys.push(match &selected.key {
+                Some(selection::KeySource::Env(name)) => environment
+                    .keys
+                    .get(name)
+                    .map(|key| SecretString::from(key.clone())),
+                Some(selection::KeySource::Keyring(name)) => {
+                    let message =
+                        format!("the keyring entry `{name}` cannot be read by the kernel");
+                    return Err(Refused::new(ErrorCode::InvalidParams, message));
+                }
+                None => None,
+            });
+            links.push(SetupLink {
+                settings: selected.settings,
+                model: selected.model,
+            });
+        }
+        let models = SandboxedModels {
+            launcher: self.launcher.clone(),
+            desk: desk.clone(),
+            ledger: self.ledger.clone(),
+            links,
+            keys,
+            roots: self.roots.clone(),
+        };
+        Ok((Arc::new(models), address))
+    }
+}
+
+impl Make for Maker {
+    fn start(&self, start: Start) -> BoxFuture<'_, Result<Ready, Refused>> {
+        Box::pin(self.new_session(start))
+    }
+
+    fn resume(&self, resume: Resume) -> BoxFuture<'_, Result<Ready, Refused>> {
+        Box::pin(async move { self.old_session(resume) })
+    }
+}
+
+/// What one session brings.
+struct Parts {
+    session: Recorded,
+    desk: Desk,
+    held: HeldLayer,
+    presence: Presence,
+    author: Author,
+    directory: String,
+    providers: ProviderEnvironment,
+    models: Vec<String>,
+}
+
+fn internal(error: &dyn std::error::Error) -> Refused {
+    Refused::new(ErrorCode::Internal, fluffy_kernel::agent::explain(error))
+}
+
+fn replay(file: &Path) -> Result<Arc<dyn ModelProvider>, Refused> {
+    let wrong = |why: String| {
+        let message = format!("`{}` cannot be played: {why}", file.display());
+        Refused::new(ErrorCode::InvalidParams, message)
+    };
+    let bytes = std::fs::read(file).map_err(|error| wrong(error.to_string()))?;
+    let recording = Recording::parse(&bytes).map_err(|error| wrong(error.to_string()))?;
+    let redactor = Redactor::new(&[]).map_err(|error| internal(&error))?;
+    Ok(Arc::new(Replay::new(
+        recording,
+        redactor,
+        OnDivergence::GoOn,
+    )))
+}
+
+/// What the repository tells the agent, the nearest last.
+fn told(view: &View, directory: &str) -> Vec<Instructions> {
+    let read = |path: String| {
+        let place = TreePath::parse(path.as_bytes()).ok()?;
+        let bytes = view.read(&place, instructions::MAX_BYTES as u64).ok()?;
+        let text = String::from_utf8(bytes).ok()?;
+        Some(Instructions { path, text })
+    };
+    let places = instructions::places(directory);
+    places.into_iter().filter_map(read).collect()
+}
+
+/// Skills of the repository, by name.
+fn skills(view: &View) -> Vec<Skill> {
+    const FOLDERS: [&str; 2] = [".fluffy/skills", ".agents/skills"];
+    let mut found = Vec::new();
+    for folder in FOLDERS {
+        let place = TreePath::parse(folder.as_bytes()).ok();
+        let directory = place.and_then(|place| view.directory(Some(&place)).ok());
+        let entries = directory.and_then(|directory| view.list(&directory).ok());
+        for entry in entries.unwrap_or_default() {
+            let name = String::from_utf8_lossy(&entry.name).into_owned();
+            let path = format!("{folder}/{name}/SKILL.md");
+            let place = TreePath::parse(path.as_bytes()).ok();
+            let bytes = place.and_then(|place| view.read(&place, 64 * 1024).ok());
+            let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
+            found.extend(text.and_then(|text| instructions::skill(&path, &text)));
+        }
+    }
+    found
+}
+
+fn provider(
+    (name, config): (&String, &fluffy_config::Provider),
+) -> (String, selection::ProviderConfig) {
+    let wire = config.wire.map(|wire| match wire {
+        fluffy_config::Wire::Responses => selection::WireChoice::Responses,
+        fluffy_config::Wire::Chat => selection::WireChoice::Chat,
+    });
+    let key = config.api_key.as_ref().map(|key| match key {
+        fluffy_config::KeySource::Env(name) => selection::KeySource::Env(name.clone()),
+        fluffy_config::KeySource::Keyring(name) => selection::KeySource::Keyring(name.clone()),
+    });
+    let config = selection::ProviderConfig {
+        base_url: config.base_url.clone(),
+        wire,
+        api_key: key,
+    };
+    (name.clone(), config)
+}
+
+fn overrides(command: Option<&[String]>) -> Overrides {
+    let commands = command.map(|command| CommandOverride {
+        command: command.to_vec(),
+        format: Format::Auto,
+        directory: "/".to_owned(),
+    });
+    Overrides {
+        commands: commands.into_iter().collect(),
+        ..Overrides::default()
+    }
+}
+
+fn limits(budget: &fluffy_config::Budget) -> Limits {
+    Limits {
+        calls_per_turn: budget.tool_calls,
+        turns: budget.turns,
+        tokens: budget.tokens,
+        money: budget.cost_cents.saturating_mul(10_000),
+        time: budget.wall_time,
+        depth: budget.subagent_depth,
+    }
+}
