@@ -108,6 +108,16 @@ const NEEDS: &[Need] = &[
         is_there: || has_module("pip"),
     },
     Need {
+        what: "Python with venv",
+        package: "python3-venv",
+        is_there: || has_module("ensurepip"),
+    },
+    Need {
+        what: "Go",
+        package: "golang-go",
+        is_there: || find_program("go").is_some(),
+    },
+    Need {
         what: "npm",
         package: "npm",
         is_there: || find_program("npm").is_some(),
