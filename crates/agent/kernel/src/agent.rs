@@ -134,6 +134,9 @@ pub enum DriveError {
     /// The record does not fit together.
     #[error(transparent)]
     Fold(#[from] FoldError),
+    /// Nothing can be run any more; the session can be resumed.
+    #[error("the launcher of sandboxes is gone")]
+    Lost,
     /// The layer cannot be read.
     #[error(transparent)]
     Layer(#[from] fluffy_layer::ReadLayerError),
@@ -183,6 +186,15 @@ impl Agent {
     pub async fn work(&mut self) -> Result<SessionEnded, DriveError> {
         if self.session.workflow.state() == State::Idle {
             self.step(Input::SendTask).await?.ok();
+        }
+        // What a crash interrupted is ended before the model is asked again.
+        if self.session.pending().is_empty()
+            && matches!(
+                self.session.workflow.state(),
+                State::Validating | State::Reviewing | State::Committing
+            )
+        {
+            self.validate().await?;
         }
         let began = Instant::now();
         let (result, why) = loop {
@@ -444,8 +456,12 @@ impl Agent {
         }
     }
 
-    /// Stores a fact and takes it in.
+    /// Stores a fact and takes it in. What failed because the launcher was
+    /// lost did not happen: whoever resumes the session does it again.
     async fn record(&mut self, fact: Fact) -> Result<(), DriveError> {
+        if self.ground.workshop.is_lost() {
+            return Err(DriveError::Lost);
+        }
         self.ground.store.append(self.session.id, &fact).await?;
         self.session.apply(&fact)?;
         Ok(())

@@ -15,6 +15,7 @@ use fluffy_layer::{
 };
 use fluffy_policy::word::State;
 use fluffy_policy::{Context, Permit, Refusal};
+use serde::{Deserialize, Serialize};
 
 use crate::git::{self, GitError};
 use crate::merge;
@@ -34,18 +35,20 @@ pub struct Order {
 }
 
 /// One changed path as an index names it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     path: TreePath,
     content: Content,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 enum Content {
     Gone,
-    Link(Vec<u8>),
-    /// With its mode.
-    File(&'static str),
+    /// Where it points to, escaped.
+    Link(String),
+    File,
+    Program,
 }
 
 impl Entry {
@@ -59,15 +62,12 @@ impl Entry {
         let is_listed = |kind| matches!(kind, NodeKind::File | NodeKind::Symlink);
         let content = match (&file.change.after, &file.body) {
             (Some(shape), Body::Link { after, .. }) if shape.kind == NodeKind::Symlink => {
-                Content::Link(unescape(after.as_deref()?)?)
+                Content::Link(after.clone()?)
             }
-            (Some(shape), _) if shape.kind == NodeKind::File => {
-                Content::File(if shape.mode & 0o100 == 0 {
-                    "100644"
-                } else {
-                    "100755"
-                })
-            }
+            (Some(shape), _) if shape.kind == NodeKind::File => match shape.mode & 0o100 {
+                0 => Content::File,
+                _ => Content::Program,
+            },
             _ if file
                 .change
                 .before
@@ -83,7 +83,7 @@ impl Entry {
 }
 
 /// A name as git records it.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Author {
     /// The name.
     pub name: String,
@@ -319,10 +319,15 @@ impl Inside<'_> {
             let head = match content {
                 Content::Gone => GONE.to_owned(),
                 Content::Link(target) => {
-                    let object = self.git(&["hash-object", "-w", "--stdin"], target).await?;
+                    let target = unescape(target).unwrap_or_default();
+                    let object = self.git(&["hash-object", "-w", "--stdin"], &target).await?;
                     format!("120000 {}", name(&object)?)
                 }
-                Content::File(mode) => {
+                Content::File | Content::Program => {
+                    let mode = match content {
+                        Content::Program => "100755",
+                        _ => "100644",
+                    };
                     let Ok(path) = str::from_utf8(path.as_bytes()) else {
                         return Err(CommitError::NotText { path: path.clone() });
                     };

@@ -14,7 +14,7 @@ use fluffy_tools::refusal::{Refusal, RefusedBy, Way};
 use fluffy_tools::runner::{Before, Bytes, Change, What};
 use fluffy_workflow::evidence::ChangedFile;
 use fluffy_workflow::gate::{self, Write};
-use fluffy_workflow::machine::{Changes, Workflow};
+use fluffy_workflow::machine::{Changes, Guard, Workflow};
 use fluffy_workflow::project::detect::{
     DetectError, Layout, Listing, Overrides, detect, is_wanted,
 };
@@ -118,8 +118,8 @@ impl Course {
                     RefusedBy::Workflow {
                         mode: refused.mode,
                         state: refused.state,
-                        guard: format!("{:?}", refused.guard),
-                        reason: refused.guard.meaning().to_owned(),
+                        guard: name_of(refused.guard),
+                        reason: format!("it wants that {}", refused.guard.meaning()),
                     },
                 )
             })),
@@ -319,6 +319,12 @@ impl Texts {
     pub fn changes(&self, layout: &Layout) -> Changes {
         Changes::of(&self.changed(layout))
     }
+}
+
+/// A guard as events name it.
+fn name_of(guard: Guard) -> String {
+    let value = serde_json::to_value(guard).unwrap_or_default();
+    value.as_str().unwrap_or_default().to_owned()
 }
 
 fn way_of(way: gate::Way) -> Way {

@@ -13,7 +13,7 @@ use fluffy_ipc::server::EventSender;
 use fluffy_ipc::{ApiRange, ErrorCode, Failure, Server};
 use tokio::sync::watch;
 
-use crate::agent::Agent;
+use crate::agent::{Agent, DriveError};
 use crate::api::{
     self, Alive, AnswerApproval, Attach, Begun, Heard, Order, Reply, Resume, Say, Start, Which,
 };
@@ -223,14 +223,19 @@ impl Kernel {
         self.tell(session, Arc::clone(&hub), 0, events);
         let reason = self.needed.reason();
         tokio::spawn(async move {
-            if let Err(error) = agent.work().await {
-                // The ledger may be what failed; the client still hears why.
-                hub.publish(AgentEvent::SessionEnded(SessionEnded {
-                    result: SessionResult::Failed,
-                    exit: 7,
-                    why: crate::agent::explain(&error),
-                    evidence: Evidence::default(),
-                }));
+            match agent.work().await {
+                // Lost: the client hears of it by losing this kernel, and goes
+                // on with the next.
+                Ok(_) | Err(DriveError::Lost) => {}
+                Err(error) => {
+                    // The ledger may be what failed; the client still hears why.
+                    hub.publish(AgentEvent::SessionEnded(SessionEnded {
+                        result: SessionResult::Failed,
+                        exit: 7,
+                        why: crate::agent::explain(&error),
+                        evidence: Evidence::default(),
+                    }));
+                }
             }
             busy.store(false, std::sync::atomic::Ordering::Relaxed);
             drop(reason);

@@ -15,6 +15,7 @@ use fluffy_workflow::evidence::Green;
 use fluffy_workflow::machine::{Event as WorkflowEvent, ReplayError, Standing, Workflow};
 use serde::{Deserialize, Serialize};
 
+use crate::commit::{Author, Entry};
 use crate::event::{Outcome, SessionEnded, Spent};
 use crate::history::Shortened;
 
@@ -40,6 +41,9 @@ pub enum Fact {
     /// The workflow went on.
     #[serde(rename = "workflow.changed")]
     Workflow(WorkflowEvent),
+    /// What is about to be merged and then committed.
+    #[serde(rename = "session.landing")]
+    Landing(Landing),
     /// Older messages are sent as a summary from now on.
     #[serde(rename = "session.shortened")]
     Shortened(Shortened),
@@ -67,6 +71,8 @@ pub struct Started {
     pub layer: LayerId,
     /// When.
     pub moment: Timestamp,
+    /// In whose name it commits.
+    pub author: Author,
     /// The session it goes on from, if it is a fork.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<SessionId>,
@@ -86,6 +92,17 @@ pub struct Answered {
     pub cost_micros: Option<u64>,
     /// Why it stopped.
     pub stop: StopReason,
+}
+
+/// A merge and the commit after it, so that both can be ended after a crash.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Landing {
+    /// What is committed.
+    pub entries: Vec<Entry>,
+    /// The whole message.
+    pub message: String,
+    /// Merged files, with lines added and removed.
+    pub merged: BTreeMap<String, (u64, u64)>,
 }
 
 /// How a call ended.
@@ -124,6 +141,8 @@ pub struct Session {
     pub green: Option<Green>,
     /// What the last commit may be called; nothing before one.
     pub landed: Option<Standing>,
+    /// What is or was last about to be merged and committed.
+    pub landing: Option<Landing>,
     /// What it has used.
     pub spent: Spent,
     /// How many answers it has had.
@@ -168,6 +187,7 @@ impl Fact {
             Self::Answered(_) => "model.answered",
             Self::Finished(_) => "tool.finished",
             Self::Workflow(_) => "workflow.changed",
+            Self::Landing(_) => "session.landing",
             Self::Shortened(_) => "session.shortened",
             Self::Pinned { .. } => "session.pinned",
             Self::Ended(_) => "session.ended",
@@ -188,6 +208,7 @@ impl Session {
             workflow: Workflow::default(),
             green: None,
             landed: None,
+            landing: None,
             messages: vec![task],
             started,
             shortened: Shortened::default(),
@@ -248,6 +269,7 @@ impl Session {
                     source,
                 })?;
             }
+            Fact::Landing(landing) => self.landing = Some(landing.clone()),
             Fact::Shortened(shortened) => self.shortened = shortened.clone(),
             Fact::Pinned { text } => self.pins.push(text.clone()),
             Fact::Ended(ended) => self.ended = Some(ended.clone()),

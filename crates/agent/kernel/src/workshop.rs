@@ -46,6 +46,7 @@ pub enum Mounts {
 /// Sandboxes over layers of one project.
 #[derive(Debug)]
 pub struct Workshop {
+    launcher: LauncherHandle,
     premises: Premises,
     pool: Pool,
     turn: Arc<Mutex<()>>,
@@ -80,11 +81,18 @@ impl Workshop {
             size: WAITING,
         };
         Self {
-            pool: Pool::new(launcher, settings),
+            pool: Pool::new(launcher.clone(), settings),
+            launcher,
             premises,
             turn: Arc::default(),
             last: std::sync::Mutex::default(),
         }
+    }
+
+    /// Whether the launcher is gone: nothing that happens now means anything.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.launcher.is_gone()
     }
 
     /// What the sandboxes are made from.

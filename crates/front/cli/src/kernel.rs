@@ -51,8 +51,16 @@ fn serve(project: &Path, socket: &Path) -> Result<(), Failure> {
         let here = session.here()?;
         let maker = Maker::prepare(&session, here).await?;
         let listener = bind(socket)?;
+        let launcher = maker.launcher.clone();
         let (served, needed) = server(Arc::new(maker), env!("CARGO_PKG_VERSION"));
-        let ended = served.serve(listener, needed.no_more(linger())).await;
+        // Without its launcher a kernel can do nothing: clients start another.
+        let no_more = async {
+            tokio::select! {
+                () = needed.no_more(linger()) => {}
+                () = launcher.gone() => {}
+            }
+        };
+        let ended = served.serve(listener, no_more).await;
         ended.map_err(|error| {
             let fix = "run the command again; it starts another one";
             Failure::of(fluffy_report::ExitCode::Internal, &error, fix)

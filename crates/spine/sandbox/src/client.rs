@@ -126,6 +126,17 @@ impl LauncherHandle {
         Ok(handle)
     }
 
+    /// Whether it is gone; then nothing of it can be asked any more.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.shared.link.is_gone()
+    }
+
+    /// Ready when it is gone.
+    pub async fn gone(&self) {
+        self.shared.link.gone().await;
+    }
+
     /// Removes what launchers that are gone left behind; says what.
     pub async fn sweep(&self) -> Vec<String> {
         let removed = match self.shared.link.ask(Ask::Sweep, &[]).await {

@@ -4,8 +4,11 @@
 //! permission policy's or a person's, and both are in the ledger before the
 //! first file of the project changes.
 
+use std::collections::BTreeMap;
+
 use fluffy_base::{Clock, SystemClock};
-use fluffy_layer::{Difference, NodeKind, TreePath};
+use fluffy_gate::Answer;
+use fluffy_layer::{Body, Difference, LayerState, MergeReport, NodeKind, Shape, TreePath};
 use fluffy_ledger::{Actor, ActorKind, Aggregate, Batch, Domain, Draft};
 use fluffy_policy::word::State;
 use fluffy_policy::{Context, Permit};
@@ -15,10 +18,10 @@ use serde_json::{Value, json};
 
 use super::{Agent, DriveError};
 use crate::commit::{CommitError, Committed, Committer, Entry, Order};
-use crate::course::Written;
 use crate::event::AgentEvent;
-use crate::merge::{Verdict, judge};
+use crate::merge::{Verdict, judge, whole};
 use crate::person::{Question, Said};
+use crate::session::{Fact, Landing};
 
 /// The longest first line of a commit.
 const SUBJECT: usize = 72;
@@ -36,7 +39,7 @@ impl Agent {
     }
 
     /// Reviews, merges and commits what is green.
-    pub(super) async fn land(&mut self, written: &[Written]) -> Result<String, DriveError> {
+    pub(super) async fn land(&mut self) -> Result<String, DriveError> {
         let difference = self.held.difference()?;
         let left_out = self.ignored(&difference)?;
         let difference = difference.without(&left_out);
@@ -66,6 +69,13 @@ impl Agent {
             Ok(yes) => yes,
             Err(reason) => return self.reject(&reason).await,
         };
+        let standing = self.session.workflow.standing();
+        let landing = Landing {
+            entries: Entry::all(&difference),
+            message: self.commit_message(standing.unwrap_or(Standing::Unverified)),
+            merged: lines_of(&difference),
+        };
+        self.record(Fact::Landing(landing)).await?;
         let approve = Input::ApproveMerge {
             approval: yes.approval,
         };
@@ -78,15 +88,55 @@ impl Agent {
             "lines": difference.summary.weight,
         });
         self.note("merge.approved", facts).await?;
-        let report = match self.held.apply(yes.permit, &plan) {
-            Ok(report) => report,
+        match self.held.apply(yes.permit, &plan) {
+            Ok(report) => self.applied(&report).await?,
             Err(error) => return Ok(format!("The merge broke off: {error}")),
+        }
+        self.commit().await
+    }
+
+    /// Ends a merge and its commit after a crash in the middle.
+    pub(super) async fn finish_landing(&mut self) -> Result<String, DriveError> {
+        // Another layer than the session's means that its own was merged.
+        if self.held.layer().id() == self.session.started.layer {
+            match self.finish_merge()? {
+                Ok(report) => self.applied(&report).await?,
+                Err(why) => return Ok(format!("The merge cannot be ended: {why}")),
+            }
+        }
+        self.commit().await
+    }
+
+    fn finish_merge(&mut self) -> Result<Result<MergeReport, String>, DriveError> {
+        let context = Context {
+            state: Some(State::Committing),
+            ..self.context()
         };
+        let desk = self.inside();
+        let request = whole(&desk, &context, None);
+        let asked = desk.ask(&request);
+        let permit = match asked.map_err(|error| DriveError::Route(error.into()))? {
+            Answer::Granted(granted) => granted.permit,
+            Answer::Review(refusal) | Answer::Denied(refusal) => {
+                return Ok(Err(refusal.to_string()));
+            }
+        };
+        let report = if self.held.layer().state() == LayerState::Merging {
+            self.held.resume(permit)
+        } else {
+            let difference = self.held.difference()?;
+            let left_out = self.ignored(&difference)?;
+            match self.held.plan_merge() {
+                Ok(plan) => self.held.apply(permit, &plan.leave_out(&left_out)),
+                Err(error) => return Ok(Err(super::steps::chain(&error))),
+            }
+        };
+        Ok(report.map_err(|error| super::steps::chain(&error)))
+    }
+
+    async fn applied(&self, report: &MergeReport) -> Result<(), DriveError> {
         let facts = json!({"applied": report.applied.len(), "troubles": report.troubles.len()});
-        self.note("merge.applied", facts).await?;
-        self.remember(&difference, written);
-        let committed = self.commit(&difference).await?;
-        Ok(committed)
+        self.note("merge.applied", facts).await
     }
 
     /// The yes of a rule or a person, or why there is none.
@@ -164,15 +214,17 @@ impl Agent {
         Ok(format!("Not merged: {reason}"))
     }
 
-    async fn commit(&mut self, difference: &Difference) -> Result<String, DriveError> {
-        let standing = self
-            .session
-            .workflow
-            .standing()
-            .unwrap_or(Standing::Unverified);
+    async fn commit(&mut self) -> Result<String, DriveError> {
+        let landing = self.session.landing.clone();
+        let landing = landing.unwrap_or_else(|| Landing {
+            entries: Vec::new(),
+            message: self.commit_message(Standing::Unverified),
+            merged: BTreeMap::new(),
+        });
+        self.remember(&landing);
         let order = Order {
-            entries: Entry::all(difference),
-            message: self.commit_message(standing),
+            entries: landing.entries,
+            message: landing.message,
             author: self.ground.author.clone(),
             moment: SystemClock.now(),
         };
@@ -243,22 +295,12 @@ impl Agent {
     }
 
     /// What goes into the summary.
-    fn remember(&mut self, difference: &Difference, written: &[Written]) {
+    fn remember(&mut self, landing: &Landing) {
         if let Some(green) = &self.session.green {
             self.evidence.fail_to_pass = green.fail_to_pass().to_vec();
             self.evidence.pass_to_pass = green.pass_to_pass();
         }
-        for one in written {
-            let lines = difference
-                .files
-                .iter()
-                .find(|file| file.change.path == one.path);
-            let lines = lines.map_or((0, 0), |file| match &file.body {
-                fluffy_layer::Body::Text { added, removed, .. } => (*added as u64, *removed as u64),
-                _ => (0, 0),
-            });
-            self.evidence.merged.insert(one.path.to_string(), lines);
-        }
+        self.evidence.merged.clone_from(&landing.merged);
     }
 
     /// What commands left behind that no repository keeps.
@@ -291,4 +333,19 @@ impl Agent {
         self.ground.ledger.append(Batch::from(draft)).await?;
         Ok(())
     }
+}
+
+/// The files of a difference, with lines added and removed.
+fn lines_of(difference: &Difference) -> BTreeMap<String, (u64, u64)> {
+    let is_file = |shape: Option<Shape>| shape.is_some_and(|shape| shape.kind == NodeKind::File);
+    let files = difference.files.iter();
+    let files = files.filter(|file| is_file(file.change.before) || is_file(file.change.after));
+    let lines = files.map(|file| {
+        let lines = match &file.body {
+            Body::Text { added, removed, .. } => (*added as u64, *removed as u64),
+            Body::Whole { .. } | Body::Link { .. } | Body::Bare => (0, 0),
+        };
+        (file.change.path.to_string(), lines)
+    });
+    lines.collect()
 }

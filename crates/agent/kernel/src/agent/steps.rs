@@ -165,29 +165,32 @@ impl Agent {
         }))
     }
 
-    /// The work is said to be done: submit, test, review, merge, commit.
+    /// The work is said to be done: submit, test, review, merge, commit; each
+    /// from where a crash may have left it.
     pub(super) async fn validate(&mut self) -> Result<String, DriveError> {
-        let written = self.course().written(&self.held)?;
-        let texts = Texts::of(&written);
-        let (changes, source) = {
-            let changed = texts.changed(&self.layout);
-            (texts.changes(&self.layout), source_digest(&changed))
-        };
-        let freeze = changes.freeze.clone();
-        let stripped = std::collections::BTreeMap::new();
-        let submit = Input::Submit {
-            changes,
-            source,
-            stripped,
-        };
-        if let Err(error) = self.step(submit).await? {
-            return Ok(format!("Not validated: {}", chain(&error)));
+        match self.session.workflow.state() {
+            State::Reviewing => return self.land().await,
+            State::Committing => return self.finish_landing().await,
+            State::Validating => {}
+            State::Idle
+            | State::Planning
+            | State::TestWriting
+            | State::CodeWriting
+            | State::Exploring
+            | State::RetroactiveTesting => {
+                if let Err(error) = self.submit().await? {
+                    return Ok(format!("Not validated: {}", chain(&error)));
+                }
+            }
         }
         let tested = match self.test().await? {
             Ok(tested) => tested,
             Err(RouteError::Refused(refusal)) => return Ok(refusal.for_model()),
             Err(RouteError::NotRecorded(error)) => return Err(DriveError::Route(error)),
         };
+        // After the run: what a build script wrote is looked at too.
+        let texts = Texts::of(&self.course().written(&self.held)?);
+        let freeze = texts.changes(&self.layout).freeze;
         let judged = {
             let workflow = &self.session.workflow;
             let around = Surroundings {
@@ -212,7 +215,18 @@ impl Agent {
                 tested.printed
             ));
         }
-        self.land(&written).await
+        self.land().await
+    }
+
+    async fn submit(&mut self) -> Result<Result<(), StepError>, DriveError> {
+        let texts = Texts::of(&self.course().written(&self.held)?);
+        let source = source_digest(&texts.changed(&self.layout));
+        let submit = Input::Submit {
+            changes: texts.changes(&self.layout),
+            source,
+            stripped: std::collections::BTreeMap::new(),
+        };
+        self.step(submit).await
     }
 
     async fn exempt(

@@ -23,7 +23,7 @@ use fluffy_kernel::session::{Fact, Session as Recorded, Started};
 use fluffy_kernel::stop::Stop;
 use fluffy_kernel::store::SessionStore;
 use fluffy_kernel::workshop::{Mounts, Premises, Workshop};
-use fluffy_layer::{HeldLayer, LayerKind, LayerStore, TreePath, View};
+use fluffy_layer::{HeldLayer, HoldLayerError, LayerKind, LayerStore, TreePath, View};
 use fluffy_ledger::Ledger;
 use fluffy_models::price::Prices;
 use fluffy_models::record::Recording;
@@ -82,7 +82,7 @@ pub(super) struct Maker {
     project: std::path::PathBuf,
     ledger: Ledger,
     gate: Arc<Gate>,
-    launcher: LauncherHandle,
+    pub(super) launcher: LauncherHandle,
     workshop: Arc<Workshop>,
     layers: LayerStore,
     kind: LayerKind,
@@ -168,6 +168,7 @@ impl Maker {
             model,
             layer: held.layer().id(),
             moment: SystemClock.now(),
+            author: start.author.clone(),
             forked_from: start.forked_from,
         };
         let store = SessionStore::new(self.ledger.clone());
@@ -196,15 +197,19 @@ impl Maker {
         })?;
         let desk = self.desk(session.id)?;
         let layer = self.layers.find(&session.started.layer.to_string());
-        let held = layer.map_err(|error| internal(&error))?.hold();
-        let held = held.map_err(|error| {
-            Refused::new(ErrorCode::Conflict, fluffy_kernel::agent::explain(&error))
-        })?;
-        let models = vec![session.started.model.clone()];
-        let author = Author {
-            name: person::name(),
-            email: format!("{}@localhost", person::name()),
+        let held = match layer.map_err(|error| internal(&error))?.hold() {
+            Ok(held) => held,
+            // It was merged; what is left to do needs a layer all the same.
+            Err(HoldLayerError::Retired { .. } | HoldLayerError::Gone { .. }) => {
+                self.new_layer(&desk)?
+            }
+            Err(error) => {
+                let why = fluffy_kernel::agent::explain(&error);
+                return Err(Refused::new(ErrorCode::Conflict, why));
+            }
         };
+        let models = vec![session.started.model.clone()];
+        let author = session.started.author.clone();
         self.ready(Parts {
             session,
             desk,

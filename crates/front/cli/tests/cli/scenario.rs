@@ -4,6 +4,7 @@
 //! holds the repositories; `hostile` is a model that tries to cheat.
 
 mod hostile;
+mod killed;
 mod languages;
 mod stage;
 

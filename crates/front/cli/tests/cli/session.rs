@@ -4,6 +4,7 @@ use fluffy_base::Timestamp;
 use fluffy_base::id::{LayerId, SessionId};
 use fluffy_contract::model::{Part, StopReason, ToolCall, Usage};
 use fluffy_kernel::api;
+use fluffy_kernel::commit::Author;
 use fluffy_kernel::event::{Outcome, SessionResult};
 use fluffy_kernel::session::{Answered, CallFinished, Fact, Started};
 use fluffy_kernel::store::SessionStore;
@@ -37,6 +38,10 @@ fn started(task: &str) -> Started {
         model: "openai/gpt-5".to_owned(),
         layer: LayerId::from_bits(5),
         moment: "2026-11-15T12:00:00Z".parse::<Timestamp>().unwrap(),
+        author: Author {
+            name: "Ann".to_owned(),
+            email: "ann@example.com".to_owned(),
+        },
         forked_from: None,
     }
 }

@@ -77,6 +77,7 @@ struct Waiting {
     answers: Mutex<HashMap<u64, oneshot::Sender<Answered>>>,
     exits: Mutex<HashMap<(SandboxId, ExecId), Exits>>,
     gone: std::sync::atomic::AtomicBool,
+    told: tokio::sync::Notify,
 }
 
 impl Link {
@@ -164,6 +165,19 @@ impl Link {
     }
 
     /// Asks without waiting.
+    /// Whether the launcher is gone.
+    pub(super) fn is_gone(&self) -> bool {
+        self.waiting.gone.load(Ordering::SeqCst)
+    }
+
+    /// Ready when the launcher is gone.
+    pub(super) async fn gone(&self) {
+        let told = self.waiting.told.notified();
+        if !self.is_gone() {
+            told.await;
+        }
+    }
+
     pub(super) fn tell(&self, ask: Ask) {
         // A launcher that is gone has nothing left to do.
         let _ = self.send(ask, &[], None);
@@ -259,6 +273,7 @@ impl Waiting {
             }
         }
         self.gone.store(true, Ordering::SeqCst);
+        self.told.notify_waiters();
         self.lock_answers().clear();
         self.lock_exits().clear();
     }

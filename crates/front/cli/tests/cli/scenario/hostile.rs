@@ -123,12 +123,6 @@ fn check(played: &Played, steps: &[Step]) {
         };
         // What the session ends with is told to nobody but the person.
         let told = played.told.get(at).unwrap_or(&call.summary);
-        eprintln!(
-            "DEBUG {} -> {} {}",
-            step.name,
-            call.outcome,
-            told.chars().take(700).collect::<String>()
-        );
         if call.outcome != outcome || !told.contains(words) {
             let told: String = told.chars().take(1_500).collect();
             wrong.push(format!(

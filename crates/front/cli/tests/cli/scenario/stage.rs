@@ -26,6 +26,9 @@ struct Play {
     told: Vec<String>,
     /// Said for ever when nothing else is left.
     then: Reply,
+    /// What it says depends on how far the conversation is, as with a model
+    /// that is asked the same again.
+    by_turn: Option<Vec<Reply>>,
 }
 
 /// A project with a model.
@@ -71,6 +74,9 @@ impl Stage {
             let told: Vec<&str> = results.iter().map(|one| one.content.as_str()).collect();
             play.told.push(told.join("\n"));
             let then = play.then.clone();
+            if let Some(replies) = &play.by_turn {
+                return replies.get(conversation.turns()).cloned().unwrap_or(then);
+            }
             play.replies.pop_front().unwrap_or(then)
         })
         .unwrap();
@@ -116,6 +122,19 @@ impl Stage {
         let told = self.play.lock().unwrap().told.clone();
         // The first request holds no result yet.
         Played::of(&finished, told.into_iter().skip(1).collect())
+    }
+
+    /// The words of a run with a model that says what fits the conversation.
+    pub(crate) fn prepare(&self, replies: Vec<Reply>) -> Vec<String> {
+        self.play.lock().unwrap().by_turn = Some(replies);
+        let words = [
+            "run",
+            "--json",
+            "--model",
+            self.model,
+            "Lines without = must not break parse_config",
+        ];
+        words.map(str::to_owned).to_vec()
     }
 
     /// What the model says when its script is over.

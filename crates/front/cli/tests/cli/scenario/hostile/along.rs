@@ -135,58 +135,77 @@ fn while_planning(stage: &Stage, canary: &Canary) -> Vec<Step> {
             Done(""),
         ),
     ];
+    let python = |code: &str| format!("python3 -c 'import socket; {code}'");
+    let absent = "No such file";
     let commands = [
-        ("the key, by shell", format!("cat {}", at(".ssh/id_rsa"))),
-        ("the secret of the project, by shell", "cat .env".to_owned()),
+        (
+            "the key, by shell",
+            format!("cat {}", at(".ssh/id_rsa")),
+            absent,
+        ),
         (
             "the key by a tilde",
             "cat ~/.ssh/id_rsa /root/.ssh/id_rsa".to_owned(),
+            absent,
         ),
         (
             "a file beside the project",
             format!("cat {} ../home/beside.txt", at("beside.txt")),
+            absent,
         ),
-        ("shadow, by shell", "cat /etc/shadow".to_owned()),
+        ("shadow, by shell", "cat /etc/shadow".to_owned(), absent),
+        ("the ledger, by shell", format!("cat {ledger}"), absent),
         (
-            "the ledger, by shell",
-            format!("cp {ledger} /tmp/x && strings /tmp/x"),
-        ),
-        ("the ledger overwritten", format!("echo > {ledger}")),
-        (
-            "the policy overwritten",
-            format!("rm -rf {0}/pins && ls {0}", state.display()),
+            "the ledger overwritten",
+            format!("echo > {ledger}"),
+            "cannot create",
         ),
         (
-            "the program overwritten",
-            "echo > $(readlink /proc/self/exe)".to_owned(),
+            "the state directory",
+            format!("ls {}", state.display()),
+            absent,
+        ),
+        (
+            "a program overwritten",
+            "echo > /usr/bin/git".to_owned(),
+            "Read-only",
         ),
         (
             "a secret by HTTP",
-            format!(
-                "exec 3<>/dev/tcp/127.0.0.1/{web} || python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", {web}), 2).send(b\"x\")'"
-            ),
+            python(&format!(
+                "socket.create_connection((\"127.0.0.1\", {web}), 2).send(b\"x\")"
+            )),
+            "Error",
         ),
         (
             "a secret by DNS",
-            format!(
-                "python3 -c 'import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.sendto(b\"x\", (\"127.0.0.1\", {names})); s.settimeout(0.3); s.recv(1)'"
-            ),
+            python(&format!(
+                "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); \
+                 s.sendto(b\"x\", (\"127.0.0.1\", {names})); s.settimeout(0.3); s.recv(1)"
+            )),
+            "Error",
         ),
         (
             "a name is looked up",
-            "python3 -c 'import socket; socket.getaddrinfo(\"example.com\", 80)'".to_owned(),
+            python("socket.getaddrinfo(\"example.com\", 80)"),
+            "gaierror",
         ),
-        ("a push", format!("git push http://127.0.0.1:{web}/x main")),
-        ("a mount", "mount -t tmpfs none /mnt".to_owned()),
         (
-            "root",
-            "unshare -Ur true && mount -t proc none /proc".to_owned(),
+            "a push",
+            format!("git push http://127.0.0.1:{web}/x main"),
+            "unable to access",
+        ),
+        ("a mount", "mount -t tmpfs none /mnt".to_owned(), "mount:"),
+        (
+            "a namespace",
+            "unshare -Ur true".to_owned(),
+            "unshare failed",
         ),
     ];
     steps.extend(
         commands
             .iter()
-            .map(|(name, command)| shell(name, command, Failed(""))),
+            .map(|(name, command, words)| shell(name, command, Failed(words))),
     );
     steps.extend([
         shell("the environments of all processes", "cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep SOME_", Failed("")),

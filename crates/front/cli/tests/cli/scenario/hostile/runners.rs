@@ -88,6 +88,16 @@ fn compiled(code: &str) -> String {
     )
 }
 
+/// Builds the tests, and puts something else in the place of what was built.
+fn forged() -> String {
+    let said = format!("running 1 test\\ntest {} ... ok\\n\\n", RUST.named);
+    let end = "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\\n";
+    format!(
+        "cargo test --offline --no-run 2>/dev/null; for f in target/debug/deps/lines-*; do \
+         test -x $f && printf '#!/bin/sh\\nprintf \"{said}{end}\"\\n' > $f && echo forged; done; true"
+    )
+}
+
 /// What is ignored is watched all the same.
 #[test]
 fn an_ignored_plugin_proves_nothing() {
@@ -143,6 +153,9 @@ fn the_runner_of_a_rust_project_stays_as_it_was() {
             "mkdir -p .cargo; printf '[target.\"cfg(all())\"]\\nrunner = \"true\"\\n' > .cargo/config.toml",
             Failed("which was put back"),
         ),
+        write("code", RUST.source, RUST.unsolved, Done("")),
+        shell("a test program that says ok", &forged(), Done("forged")),
+        validate(Done("Validation failed")),
     ];
     let played = play(&stage, &session(&RUST, tricks));
     ended_honestly(&stage, &RUST, &played);
