@@ -39,7 +39,10 @@ pub(crate) fn signature(schema: &Value) -> String {
     let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
         return "{}".to_owned();
     };
-    let fields = properties.iter().map(|(name, field)| {
+    // By name, whichever order this build of the JSON library keeps.
+    let mut properties: Vec<(&String, &Value)> = properties.iter().collect();
+    properties.sort_by_key(|(name, _)| *name);
+    let fields = properties.into_iter().map(|(name, field)| {
         let mark = if required.contains(&name.as_str()) {
             ""
         } else {

@@ -3,6 +3,7 @@
 //!
 //! Seeded; a failure prints the seed, and `FLUFFY_SEED` replays it.
 
+use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,6 @@ fn a_session_whose_kernel_is_killed_ends_as_if_it_were_not() {
     for round in 0..campaign(4, 100) {
         let stage = Stage::new(Format::Chat, JAVASCRIPT.files);
         let words = stage.prepare(script(&JAVASCRIPT, JAVASCRIPT.solved));
-        let begun = Instant::now();
         let mut child = stage
             .site
             .context
@@ -35,9 +35,19 @@ fn a_session_whose_kernel_is_killed_ends_as_if_it_were_not() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
+        let mut printed = String::new();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        // Before its first event there is no session that could be resumed.
+        stdout.read_line(&mut printed).unwrap();
+        let begun = Instant::now();
         let micros = u64::try_from(longest.as_micros()).unwrap().max(1);
         let moment = begun + Duration::from_micros(seed.choice(2 * round) % micros);
         let mut is_over = false;
+        let rest = std::thread::spawn(move || {
+            let mut rest = String::new();
+            stdout.read_to_string(&mut rest).unwrap();
+            rest
+        });
         while Instant::now() < moment && !is_over {
             is_over = child.try_wait().unwrap().is_some();
             std::thread::yield_now();
@@ -48,7 +58,7 @@ fn a_session_whose_kernel_is_killed_ends_as_if_it_were_not() {
             kill(&stage, seed.choice(2 * round + 1));
         }
         let output = child.wait_with_output().unwrap();
-        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        printed.push_str(&rest.join().unwrap());
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         let last: Option<Value> = printed
             .lines()
