@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
@@ -197,6 +197,27 @@ impl PrivatePostgres {
         if self.server.is_some() {
             return Ok(());
         }
+        let deadline = Instant::now() + STOP_LIMIT;
+        loop {
+            match self.try_resume() {
+                // A session that was just born when we killed the others gives
+                // its memory back a moment later.
+                Err(_) if self.is_memory_in_use() && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Whether the server refused to start because of an older one's memory.
+    fn is_memory_in_use(&self) -> bool {
+        let tail = self.log_tail();
+        let mut last = tail.lines().rev().take(2);
+        last.any(|line| line.contains("pre-existing shared memory block"))
+    }
+
+    fn try_resume(&mut self) -> Result<()> {
         let mut server = self.launch()?;
         let ready = wait_for("the server is ready", START_LIMIT, || {
             if let Ok(Some(status)) = server.try_wait() {

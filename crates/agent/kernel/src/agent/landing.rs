@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use fluffy_base::{Clock, SystemClock};
 use fluffy_gate::Answer;
-use fluffy_layer::{Body, Difference, LayerState, MergeReport, NodeKind, Shape, TreePath};
+use fluffy_layer::{Body, Difference, LayerState, MergeReport, NodeKind, Shape, TreePath, View};
 use fluffy_ledger::{Actor, ActorKind, Aggregate, Batch, Domain, Draft};
 use fluffy_policy::word::State;
 use fluffy_policy::{Context, Permit};
@@ -303,16 +303,21 @@ impl Agent {
         self.evidence.merged.clone_from(&landing.merged);
     }
 
-    /// What commands left behind that no repository keeps.
+    /// What commands left behind that no repository keeps: everything that
+    /// the tests did not see either, by the project's own ignore files.
     fn ignored(&self, difference: &Difference) -> Result<Vec<TreePath>, DriveError> {
-        let view = self.held.view()?;
-        let mut ignored = IgnoredPaths::new(&view);
+        let tested = self.course().written(&self.held)?;
+        let project = View::of_project(self.held.layer().project())
+            .map_err(fluffy_layer::ReadLayerError::from)?;
+        let mut ignored = IgnoredPaths::new(&project);
         let mut found = Vec::new();
         for file in &difference.files {
+            let path = &file.change.path;
             let shape = file.change.after.or(file.change.before);
             let kind = shape.map_or(NodeKind::File, |shape| shape.kind);
-            if ignored.contains(&file.change.path, kind) {
-                found.push(file.change.path.clone());
+            let was_tested = tested.iter().any(|one| one.path.is_within(path));
+            if !was_tested && ignored.contains(path, kind) {
+                found.push(path.clone());
             }
         }
         Ok(found)
