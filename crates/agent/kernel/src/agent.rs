@@ -27,7 +27,7 @@ use fluffy_tools::budget::{Budget, BudgetExhausted, Charge};
 use fluffy_tools::registry::Registry;
 use fluffy_tools::sanitise::{LIMIT, Sanitiser};
 use fluffy_workflow::debt::Debt;
-use fluffy_workflow::machine::{Input, Standing};
+use fluffy_workflow::machine::{Input, Standing, SwitchAnswer};
 use fluffy_workflow::project::detect::{Layout, Overrides};
 
 use crate::ask::{AskError, ask};
@@ -185,6 +185,7 @@ impl Agent {
     /// The session cannot go on; what was recorded stays.
     pub async fn work(&mut self) -> Result<SessionEnded, DriveError> {
         if self.session.workflow.state() == State::Idle {
+            self.take_mode().await?;
             self.step(Input::SendTask).await?.ok();
         }
         // What a crash interrupted is ended before the model is asked again.
@@ -218,15 +219,47 @@ impl Agent {
         Ok(ended)
     }
 
+    /// Another mode than strict goes through policy, whoever asked for it; a
+    /// refused one means strict.
+    async fn take_mode(&mut self) -> Result<(), DriveError> {
+        let to = self.session.started.mode;
+        if to == self.session.workflow.mode() {
+            return Ok(());
+        }
+        let need = Need {
+            action: "session.mode".to_owned(),
+            resource: Some(to.as_str().to_owned()),
+        };
+        let asked = {
+            let course = self.course();
+            let router = self.router(&course);
+            router.permit(&self.ground.desk, "session", &need).await
+        };
+        let answer = match asked {
+            Ok(_) => SwitchAnswer::Allowed,
+            Err(RouteError::Refused(refusal)) => {
+                let text = format!("{}; the mode is strict", refusal.for_people());
+                self.publish(AgentEvent::Note { text });
+                SwitchAnswer::Refused
+            }
+            Err(RouteError::NotRecorded(error)) => return Err(DriveError::Route(error)),
+        };
+        let budget = self.debt.budget();
+        self.step(Input::SwitchMode { to, answer, budget })
+            .await?
+            .ok();
+        Ok(())
+    }
+
     /// One step: the open calls, or a turn of the model.
     async fn next(&mut self) -> Result<Next, DriveError> {
+        if self.unanswered.load(Ordering::Relaxed) {
+            let why = "policy wants a person to answer, and nobody is there".to_owned();
+            return Ok(Next::End(SessionResult::Waiting, why));
+        }
         let pending = self.session.pending();
         if !pending.is_empty() {
             self.calls(pending).await?;
-            if self.unanswered.load(Ordering::Relaxed) {
-                let why = "policy wants a person to answer, and nobody is there".to_owned();
-                return Ok(Next::End(SessionResult::Waiting, why));
-            }
             return Ok(self.finished().unwrap_or(Next::Go));
         }
         if let Some(end) = self.finished() {

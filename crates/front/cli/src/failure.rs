@@ -14,7 +14,7 @@ use fluffy_ledger::proof::ProveError;
 use fluffy_ledger::verify::VerifyError;
 use fluffy_ledger::{Lost, OpenLedgerError, Salvage, SalvageError, StoreError, SubscriptionError};
 use fluffy_policy::diagnostic::RefusedText;
-use fluffy_report::{Excerpt, ExitCode, PrintError, Report};
+use fluffy_report::{Excerpt, ExitCode, PrintError, Report, Styling};
 use fluffy_script::LoadExtensionsError;
 
 /// How many errors of one file are shown at once.
@@ -42,6 +42,18 @@ impl From<PrintError> for Failure {
 }
 
 impl Failure {
+    /// All of it in one line, for a log.
+    pub(crate) fn line(&self) -> String {
+        match self {
+            Self::Report(report) => {
+                let text = report.render(usize::MAX, Styling::Plain);
+                let lines: Vec<&str> = text.lines().map(str::trim).collect();
+                lines.join("; ")
+            }
+            Self::Print(error) => error.to_string(),
+        }
+    }
+
     /// An error as it is, with one thing to do about it.
     pub(crate) fn of(exit: ExitCode, error: &dyn Error, fix: &str) -> Self {
         Report::from_error(exit, error).fix(fix).into()

@@ -29,7 +29,7 @@ pub(crate) fn run(project: &str, socket: &str) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // Whoever started it shows this when the socket does not come.
-            let _ = writeln!(io::stderr(), "{failure:?}");
+            let _ = writeln!(io::stderr(), "{}", failure.line());
             ExitCode::FAILURE
         }
     }

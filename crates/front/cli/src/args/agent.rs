@@ -54,7 +54,7 @@ pub(crate) struct WorkArgs {
     /// Answer yes to every question of this session, each on the record
     #[arg(long)]
     pub(crate) yes_auto: bool,
-    /// Write a recording that `fluffy replay` plays back
+    /// Write a recording of the session (refused: not built yet)
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
 }

@@ -158,6 +158,7 @@ impl Maker {
     }
 
     async fn new_session(&self, start: Start) -> Result<Ready, Refused> {
+        self.can_do(&start)?;
         let id = SessionId::generate();
         let desk = self.desk(id)?;
         let held = self.new_layer(&desk)?;
@@ -188,6 +189,32 @@ impl Maker {
             providers: start.providers,
             models: start.models,
         })
+    }
+
+    /// What was asked for and cannot be had is refused, never left out.
+    fn can_do(&self, start: &Start) -> Result<(), Refused> {
+        let refuse = |what: String| Err(Refused::new(ErrorCode::InvalidParams, what));
+        let own = self.workshop.premises().tier;
+        match start.tier {
+            Some(tier) if tier != own => {
+                return refuse(format!(
+                    "the agent's tools run on tier `{}` only; tier `{}` is not possible yet",
+                    own.as_str(),
+                    tier.as_str()
+                ));
+            }
+            _ => {}
+        }
+        if start.record.is_some() {
+            return refuse("sessions cannot be recorded to a file yet; leave --record out".into());
+        }
+        if start.forked_from.is_some() {
+            return refuse("sessions cannot be forked yet; start a new one".into());
+        }
+        if !start.budget.is_empty() {
+            return refuse("set budgets in the configuration: `fluffy config show`".into());
+        }
+        Ok(())
     }
 
     fn old_session(&self, resume: Resume) -> Result<Ready, Refused> {

@@ -199,3 +199,30 @@ fn code_that_does_not_solve_it_is_never_verified() {
         stage.ends();
     }
 }
+
+#[test]
+fn what_cannot_be_had_is_refused_and_never_left_out() {
+    let stage = Stage::new(Format::Chat, JAVASCRIPT.files);
+    for (words, said) in [
+        (&["--tier", "container"][..], "tier `container`"),
+        (&["--record", "recording"], "--record"),
+    ] {
+        let played = stage.play_with(words, script(&JAVASCRIPT, JAVASCRIPT.solved));
+        assert_eq!(played.code, 2, "{}", played.transcript);
+        assert!(played.transcript.contains(said), "{}", played.transcript);
+    }
+    stage.is_unchanged();
+    stage.ends();
+}
+
+#[test]
+fn another_mode_needs_a_yes_that_nobody_gives_here() {
+    let stage = Stage::new(Format::Chat, JAVASCRIPT.files);
+    let replies = script(&JAVASCRIPT, JAVASCRIPT.solved);
+    let played = stage.play_with(&["--mode", "explore"], replies);
+    assert_eq!(played.code, 8, "{}", played.transcript);
+    assert_eq!(played.ended()["result"], "waiting");
+    assert_eq!(stage.received().len(), 0);
+    stage.is_unchanged();
+    stage.ends();
+}
