@@ -47,7 +47,7 @@ pub struct Bootstrap {
     pub engines: Vec<Engine>,
     /// The kernel's program and arguments.
     pub kernel: Vec<OsString>,
-    /// All variables that the kernel gets; the launcher gets none.
+    /// All variables that the kernel gets; the launcher gets `PATH` alone.
     pub environment: Vec<(OsString, OsString)>,
     /// How the kernel is pinged.
     pub rhythm: Rhythm,

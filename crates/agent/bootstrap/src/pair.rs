@@ -57,7 +57,9 @@ impl Pair {
         let nonblocking = line.set_nonblocking(true);
         nonblocking.map_err(failed("prepare a socket"))?;
         let streams = [stdio(launchers), Stdio::null()];
-        let launcher = spawn(&engine.launcher, &[], streams);
+        let mut path = bootstrap.environment.clone();
+        path.retain(|(name, _)| name == "PATH");
+        let launcher = spawn(&engine.launcher, &path, streams);
         let mut launcher = launcher.map_err(failed("start the launcher"))?;
         let mut argv = bootstrap.kernel.clone();
         argv.extend(["--engine".into(), engine.name.clone().into()]);

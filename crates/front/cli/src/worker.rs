@@ -27,7 +27,12 @@ pub(crate) fn run() -> Option<ExitCode> {
         return Some(attack(name, stage));
     }
     match plain.as_slice() {
-        [_, "kernel", project, socket] => return Some(crate::kernel::run(project, socket)),
+        [_, "bootstrap", configuration, project, socket] => {
+            return Some(crate::kernel::bootstrap(configuration, project, socket));
+        }
+        [_, "kernel", project, socket, "--engine", engine] => {
+            return Some(crate::kernel::run(project, socket, engine));
+        }
         ["worker", "tool-runner"] => return Some(tool_runner()),
         ["worker", "model"] => return Some(model()),
         _ => {}

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use fluffy_base::{ByteSize, Span};
 
-use crate::values::{ColorMode, Provider, Values};
+use crate::values::{ColorMode, ProcessEngine, Provider, Values};
 
 /// One configuration key.
 #[derive(Debug, Clone, Copy)]
@@ -62,6 +62,8 @@ pub enum Kind {
         /// Where it is kept.
         field: fn(&mut Values) -> &mut u64,
     },
+    /// What isolates on the process tier.
+    Engine(fn(&mut Values) -> &mut ProcessEngine),
     /// `provider/model`.
     Model(fn(&mut Values) -> &mut Option<String>),
     /// An absolute path.
@@ -186,6 +188,13 @@ pub const KEYS: &[Key] = &[
         },
         default: "100",
         meaning: "how many recorded decisions a new policy is tried on",
+        project: ProjectRule::Never,
+    },
+    Key {
+        name: "sandbox.engine",
+        kind: Kind::Engine(|values| &mut values.sandbox.engine),
+        default: "native",
+        meaning: "what isolates the agent's tools: native, bwrap or reduced",
         project: ProjectRule::Never,
     },
     Key {

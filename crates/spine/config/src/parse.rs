@@ -9,7 +9,7 @@ use std::str::FromStr;
 use toml::de::DeValue;
 
 use crate::keys::Kind;
-use crate::values::{ColorMode, KeySource, Provider, Values, Wire};
+use crate::values::{ColorMode, KeySource, ProcessEngine, Provider, Values, Wire};
 
 /// The longest text and the longest list of one key.
 const MAX_TEXT: usize = 4096;
@@ -54,6 +54,11 @@ impl Kind {
                 *field(values) = inside.then_some(count).ok_or(Mismatch)?;
                 Ok(count.to_string())
             }
+            Self::Engine(field) => {
+                let name = raw.text()?;
+                *field(values) = ProcessEngine::named(name).ok_or(Mismatch)?;
+                Ok(name.to_owned())
+            }
             Self::Model(field) => {
                 let name = raw.text()?;
                 let valid = is_model(name);
@@ -87,6 +92,7 @@ impl Kind {
             Self::Count { least, most, .. } => {
                 format!("a whole number from {least} to {most}")
             }
+            Self::Engine(_) => "native, bwrap or reduced".to_owned(),
             Self::Model(_) => "a provider and its model, as in provider/model".to_owned(),
             Self::Path(_) => "an absolute path, or one that starts with ~/".to_owned(),
             Self::Paths(_) => {
@@ -103,9 +109,12 @@ impl Kind {
             Self::Count { field, .. } => Some(*field(values)),
             Self::Size(field) => Some(field(values).0),
             Self::Time(field) => Some(field(values).millis),
-            Self::Color(_) | Self::Command(_) | Self::Model(_) | Self::Path(_) | Self::Paths(_) => {
-                None
-            }
+            Self::Color(_)
+            | Self::Command(_)
+            | Self::Engine(_)
+            | Self::Model(_)
+            | Self::Path(_)
+            | Self::Paths(_) => None,
         }
     }
 }
@@ -304,6 +313,7 @@ mod tests {
             ("ledger.retention_size", "1kb"),
             ("budget.wall_time", "5"),
             ("ui.color", "Auto"),
+            ("sandbox.engine", "none"),
             ("model", "no-slash"),
             ("model", "Open AI/x"),
             ("model", "openai/"),

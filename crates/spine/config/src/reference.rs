@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::env;
 use crate::keys::{KEYS, Key, Kind, PROVIDER_KEYS, ProjectRule};
+use crate::values::ProcessEngine;
 
 /// The reference of all keys and variables, as Markdown.
 #[must_use]
@@ -114,6 +115,7 @@ fn key_schema(key: &Key) -> Value {
         Kind::Count { least, most, .. } => {
             json!({ "type": "integer", "minimum": least, "maximum": most })
         }
+        Kind::Engine(_) => json!({ "enum": ProcessEngine::ALL.map(|(name, _)| name) }),
         Kind::Paths(_) => json!({ "type": "array", "items": { "type": "string" } }),
         Kind::Size(_) => json!({ "type": ["string", "integer"] }),
         Kind::Model(_) | Kind::Path(_) | Kind::Time(_) => json!({ "type": "string" }),

@@ -21,6 +21,8 @@ pub struct Values {
     pub policy: Policy,
     /// Model providers by name.
     pub providers: BTreeMap<String, Provider>,
+    /// How tools are isolated.
+    pub sandbox: Sandbox,
     /// The project's tests.
     pub tests: Tests,
     /// What people see.
@@ -98,6 +100,41 @@ pub enum Wire {
 pub struct Tests {
     /// Program and arguments; none means what is detected.
     pub command: Option<Vec<String>>,
+}
+
+/// How tools are isolated.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Sandbox {
+    /// What isolates on the process tier.
+    pub engine: ProcessEngine,
+}
+
+/// What isolates on the process tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ProcessEngine {
+    /// Our own use of namespaces, Landlock and seccomp.
+    #[default]
+    Native,
+    /// The same behind `bwrap`.
+    Bwrap,
+    /// Landlock and seccomp alone, where namespaces are forbidden.
+    Reduced,
+}
+
+impl ProcessEngine {
+    /// Every engine by its name.
+    pub const ALL: [(&'static str, Self); 3] = [
+        ("native", Self::Native),
+        ("bwrap", Self::Bwrap),
+        ("reduced", Self::Reduced),
+    ];
+
+    /// The engine of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        let mut all = Self::ALL.into_iter();
+        all.find_map(|(known, engine)| (known == name).then_some(engine))
+    }
 }
 
 /// What people see.

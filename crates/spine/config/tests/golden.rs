@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 use fluffy_base::{ByteSize, Span};
 use fluffy_config::keys::{KEYS, PROVIDER_KEYS, ProjectRule};
-use fluffy_config::{ColorMode, FileText, KeySource, Origin, ProjectText, Settings, Sources, Wire};
+use fluffy_config::{
+    ColorMode, FileText, KeySource, Origin, ProcessEngine, ProjectText, Settings, Sources, Wire,
+};
 
 fn file(text: &str) -> FileText {
     FileText {
@@ -40,10 +42,17 @@ fn the_users_file_of_version_1() {
         values.providers["anthropic"].api_key,
         Some(KeySource::Env("ANTHROPIC_API_KEY".to_owned()))
     );
-    // Each key of the registry is in the file: a new key needs a new golden file.
+    let later = Sources {
+        user: Some(file(include_str!("golden/user-v1-sandbox.toml"))),
+        ..Sources::default()
+    };
+    let later = Settings::resolve(&later).unwrap();
+    assert_eq!(later.values().sandbox.engine, ProcessEngine::Bwrap);
+    // Each key of the registry is in a file: a new key needs a new golden file.
     for key in KEYS {
-        let origin = settings.origin(key.name);
-        assert!(matches!(origin, Some(Origin::User { .. })), "{}", key.name);
+        let is_set =
+            |settings: &Settings| matches!(settings.origin(key.name), Some(Origin::User { .. }));
+        assert!(is_set(&settings) || is_set(&later), "{}", key.name);
     }
     for key in PROVIDER_KEYS {
         let set = |entry: &str| entry.starts_with("providers.") && entry.ends_with(key.name);

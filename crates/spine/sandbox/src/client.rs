@@ -10,6 +10,7 @@ mod journal;
 mod link;
 mod pool;
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -107,6 +108,24 @@ impl LauncherHandle {
         journal: Journal,
     ) -> Result<Self, StartLauncherError> {
         let link = Link::start(command, &settings).await?;
+        Ok(Self::with(link, settings, journal).await)
+    }
+
+    /// Speaks to a launcher that runs already, as its one client, and lets it
+    /// remove what dead ones left.
+    ///
+    /// # Errors
+    /// When it does not answer or cannot use its state directory.
+    pub async fn over(
+        socket: OwnedFd,
+        settings: Settings,
+        journal: Journal,
+    ) -> Result<Self, StartLauncherError> {
+        let link = Link::over(socket, &settings).await?;
+        Ok(Self::with(link, settings, journal).await)
+    }
+
+    async fn with(link: Link, settings: Settings, journal: Journal) -> Self {
         let (tier, level) = match settings.engine {
             Engine::Native | Engine::Bwrap => (Tier::Process, Level::SharedKernel),
             Engine::Reduced => (Tier::Process, Level::Reduced),
@@ -123,7 +142,7 @@ impl LauncherHandle {
             }),
         };
         handle.sweep().await;
-        Ok(handle)
+        handle
     }
 
     /// Whether it is gone; then nothing of it can be asked any more.
@@ -213,7 +232,7 @@ impl LauncherHandle {
         &self,
         sandbox: SandboxId,
         operation: &'static str,
-        answered: std::io::Result<(Answer, Vec<std::os::fd::OwnedFd>)>,
+        answered: std::io::Result<(Answer, Vec<OwnedFd>)>,
     ) -> SandboxError {
         match answered {
             Ok((Answer::Failed { failure }, _)) => self.failed(sandbox, operation, failure),

@@ -1,11 +1,13 @@
 //! What a session stands on: made once for the project, used by each session.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
 use fluffy_base::id::SessionId;
 use fluffy_base::{Clock, SystemClock};
+use fluffy_config::ProcessEngine;
 use fluffy_contract::model::ModelProvider;
 use fluffy_contract::{BoxFuture, Isolation as _};
 use fluffy_gate::{Answer, Desk, Gate};
@@ -32,7 +34,7 @@ use fluffy_models::selection::{self, select};
 use fluffy_models::worker::SetupLink;
 use fluffy_policy::grant::{Grant, GrantLists};
 use fluffy_policy::{Context, Principal, PrincipalKind};
-use fluffy_sandbox::client::{Journal, LauncherCommand, LauncherHandle};
+use fluffy_sandbox::client::{Journal, LauncherHandle};
 use fluffy_sandbox::plan::Engine;
 use fluffy_secret::{Redactor, SecretString};
 use fluffy_tools::budget::{Budget, Limits};
@@ -94,7 +96,12 @@ pub(super) struct Maker {
 
 impl Maker {
     /// Opens everything that sessions share.
-    pub(super) async fn prepare(session: &Session, here: &Here) -> Result<Self, Failure> {
+    pub(super) async fn prepare(
+        session: &Session,
+        here: &Here,
+        engine: ProcessEngine,
+        launcher: OwnedFd,
+    ) -> Result<Self, Failure> {
         let opened = ledger::open(session, here)?;
         let gate = Gate::open(
             policy::places(here)?,
@@ -102,13 +109,12 @@ impl Maker {
             policy::clock(),
         );
         let gate = Arc::new(gate.map_err(|error| failure::load_policy(&error, None))?);
-        let machine = Machine::of_agent(here, gate.policy().engine.templates())?;
+        let machine = Machine::of_agent(here, gate.policy().engine.templates(), of(engine))?;
         let layers = layer::open_store(here)?;
         let actor = fluffy_ledger::Actor::system("kernel");
         let journal = Journal::new(Arc::new(opened.ledger.clone()), actor);
-        let program = LauncherCommand::own().map_err(|error| failure::no_program(&error))?;
         let settings = machine.settings(here, layers.folder());
-        let launcher = LauncherHandle::start(&program, settings, journal).await;
+        let launcher = LauncherHandle::over(launcher, settings, journal).await;
         let launcher = launcher.map_err(|error| {
             let fix = "`fluffy doctor` says what this machine can do";
             Failure::of(fluffy_report::ExitCode::Internal, &error, fix)
@@ -374,6 +380,14 @@ impl Make for Maker {
 
     fn resume(&self, resume: Resume) -> BoxFuture<'_, Result<Ready, Refused>> {
         Box::pin(async move { self.old_session(resume) })
+    }
+}
+
+fn of(engine: ProcessEngine) -> Engine {
+    match engine {
+        ProcessEngine::Native => Engine::Native,
+        ProcessEngine::Bwrap => Engine::Bwrap,
+        ProcessEngine::Reduced => Engine::Reduced,
     }
 }
 

@@ -110,8 +110,26 @@ impl Link {
         let mut child = process.spawn().map_err(spawn)?;
         // It still holds their end, which would hide that they closed it.
         drop(process);
+        // Collected there, so that no zombie is left whoever ended first.
+        Self::greet(ours, settings, move || drop(child.wait())).await
+    }
+
+    /// Speaks to a launcher that somebody else started and waits for.
+    pub(super) async fn over(
+        socket: OwnedFd,
+        settings: &Settings,
+    ) -> Result<Self, StartLauncherError> {
+        Self::greet(socket, settings, || {}).await
+    }
+
+    async fn greet(
+        ours: OwnedFd,
+        settings: &Settings,
+        afterwards: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, StartLauncherError> {
+        let silent = StartLauncherError::Silent;
         let hello = tokio::task::spawn_blocking({
-            let (settings, ours) = (settings.clone(), ours.try_clone().map_err(spawn)?);
+            let (settings, ours) = (settings.clone(), ours.try_clone().map_err(silent)?);
             move || {
                 protocol::send(&ours, &settings, &[])?;
                 protocol::receive::<Answer>(&ours)
@@ -125,12 +143,8 @@ impl Link {
                     why: failure.why,
                 });
             }
-            Ok(_) => {
-                return Err(StartLauncherError::Silent(
-                    io::ErrorKind::UnexpectedEof.into(),
-                ));
-            }
-            Err(error) => return Err(StartLauncherError::Silent(error)),
+            Ok(_) => return Err(silent(io::ErrorKind::UnexpectedEof.into())),
+            Err(error) => return Err(silent(error)),
         }
         let socket = Arc::new(ours);
         let waiting = Arc::new(Waiting::default());
@@ -139,10 +153,9 @@ impl Link {
             .name("launcher".to_owned())
             .spawn(move || {
                 dispatch.read(&reader);
-                // Collected here, so that no zombie is left whoever ended first.
-                let _ = child.wait();
+                afterwards();
             })
-            .map_err(spawn)?;
+            .map_err(silent)?;
         Ok(Self {
             socket,
             sending: Mutex::new(()),
@@ -164,7 +177,6 @@ impl Link {
         Ok(Asked(answer))
     }
 
-    /// Asks without waiting.
     /// Whether the launcher is gone.
     pub(super) fn is_gone(&self) -> bool {
         self.waiting.gone.load(Ordering::SeqCst)
@@ -178,6 +190,7 @@ impl Link {
         }
     }
 
+    /// Asks without waiting.
     pub(super) fn tell(&self, ask: Ask) {
         // A launcher that is gone has nothing left to do.
         let _ = self.send(ask, &[], None);

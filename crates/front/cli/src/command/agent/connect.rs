@@ -7,6 +7,7 @@
 mod errors;
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -51,6 +52,8 @@ pub(crate) struct KernelPlace {
     pub(crate) state: PathBuf,
     /// What becomes the kernel when none runs: this very program.
     pub(crate) program: PathBuf,
+    /// The user's configuration, which may choose what isolates.
+    pub(crate) configuration: PathBuf,
 }
 
 /// A connection to the kernel, and the session that is heard over it.
@@ -100,6 +103,7 @@ impl KernelPlace {
             project,
             state,
             program,
+            configuration: here.paths.config_file.clone(),
         })
     }
 }
@@ -135,9 +139,13 @@ pub(crate) async fn running(place: KernelPlace) -> Result<Kernel, Failure> {
 fn start_kernel(place: &KernelPlace) -> Result<(), Report> {
     let log = log(place).map_err(|error| errors::not_started(place).why(error.to_string()))?;
     let started = std::process::Command::new(&place.program)
-        .args(["worker", "kernel"])
+        .args(["worker", "bootstrap"])
+        .arg(&place.configuration)
         .arg(&place.project)
         .arg(&place.socket)
+        // A key that is set here goes over the socket, to the model's worker.
+        .env_clear()
+        .envs(std::env::vars_os().filter(|(name, _)| is_for_kernel(name)))
         .stdin(std::process::Stdio::null())
         .stdout(std::process::Stdio::null())
         .stderr(log)
@@ -146,6 +154,25 @@ fn start_kernel(place: &KernelPlace) -> Result<(), Report> {
     started
         .map(drop)
         .map_err(|error| errors::not_started(place).why(error.to_string()))
+}
+
+/// Whether a kernel may know a variable of the person's environment.
+fn is_for_kernel(name: &OsStr) -> bool {
+    const KNOWN: [&str; 8] = [
+        "HOME",
+        "LANG",
+        "LOGNAME",
+        "PATH",
+        "TMPDIR",
+        "TZ",
+        "USER",
+        "USERPROFILE",
+    ];
+    let Some(name) = name.to_str() else {
+        return false;
+    };
+    let ours = ["FLUFFY_", "XDG_", "LC_"];
+    KNOWN.contains(&name) || ours.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Where a kernel says why it ended.

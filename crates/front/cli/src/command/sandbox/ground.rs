@@ -110,7 +110,11 @@ impl Ground {
     }
 
     /// What an agent's tools run on in this project.
-    pub(crate) fn of_agent(here: &Here, added: &[AddedTemplate]) -> Result<Self, Failure> {
+    pub(crate) fn of_agent(
+        here: &Here,
+        added: &[AddedTemplate],
+        engine: Engine,
+    ) -> Result<Self, Failure> {
         let root = here.paths.project_root.clone().unwrap_or_default();
         let project = root
             .canonicalize()
@@ -133,12 +137,12 @@ impl Ground {
             project,
             template,
             tier: Tier::Process,
-            engine: Engine::Native,
-            layer: layer_kind(Engine::Native),
+            engine,
+            layer: layer_kind(engine),
             environment,
             tools,
             templates,
-            choice: Choice::Free,
+            choice: Choice::Asked,
         })
     }
 

@@ -87,9 +87,10 @@ fn kill(stage: &Stage, choice: u64) {
     let kernel =
         processes().find(|(_, line)| line.contains("worker\0kernel") && line.contains(&socket));
     let Some((kernel, _)) = kernel else { return };
-    let launcher = processes().find(|(pid, line)| {
-        line.contains("worker\0launcher") && parent(*pid) == Some(kernel.as_raw_nonzero().get())
-    });
+    // Both are children of the bootstrap.
+    let bootstrap = parent(kernel);
+    let launcher = processes()
+        .find(|(pid, line)| line.contains("worker\0launcher") && parent(*pid) == bootstrap);
     let target = match launcher {
         Some((launcher, _)) if choice.is_multiple_of(2) => launcher,
         _ => kernel,

@@ -20,6 +20,7 @@ pub(crate) fn place(folder: &TempDir) -> KernelPlace {
         state,
         // A test that waits for a kernel in vain starts nothing instead.
         program: folder.path().join("no-program"),
+        configuration: folder.path().join("config.toml"),
     }
 }
 
