@@ -9,7 +9,7 @@ use std::sync::Arc;
 use fluffy_contract::BoxFuture;
 use fluffy_contract::isolation::{Child as _, Command, Output, SandboxSpec, Tier};
 use fluffy_contract::model::{ModelEvent, ModelProvider, ModelStream, StartTurnError, Turn};
-use fluffy_egress::{AllowList, ByGate, ProxyHandle, Settings, ToLedger, serve};
+use fluffy_egress::{AllowList, ByGate, Network, ProxyHandle, Settings, ToLedger, serve};
 use fluffy_gate::{Answer, Desk};
 use fluffy_ledger::{Actor, ActorKind, Domain, Ledger};
 use fluffy_models::worker::{ProxySetup, Setup, SetupLink, WorkerHandle};
@@ -41,6 +41,8 @@ pub struct SandboxedModels {
     pub keys: Vec<Option<SecretString>>,
     /// Whom TLS trusts, as PEM; none for the machine's own.
     pub roots: Option<String>,
+    /// What the proxy reaches them through.
+    pub network: Arc<dyn Network>,
 }
 
 impl std::fmt::Debug for SandboxedModels {
@@ -195,12 +197,11 @@ impl SandboxedModels {
         let decide = policy.beyond(AllowList::parse(&chosen)?);
         let actor = Actor::new(ActorKind::Agent, desk.principal.name.clone());
         let record = ToLedger::new(self.ledger.clone(), Domain::Agent, actor);
-        Ok(Settings::new(
-            sandbox.id(),
-            TEMPLATE,
-            Arc::new(decide),
-            Arc::new(record),
-        ))
+        let decide = Arc::new(decide);
+        Ok(Settings {
+            network: Arc::clone(&self.network),
+            ..Settings::new(sandbox.id(), TEMPLATE, decide, Arc::new(record))
+        })
     }
 
     fn permit(

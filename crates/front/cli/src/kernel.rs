@@ -5,29 +5,33 @@
 //! serves its socket until nobody needs it. Decides nothing.
 
 mod make;
+mod walls;
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{ExitCode, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fluffy_bootstrap::heartbeat::Rhythm;
 use fluffy_bootstrap::restart::Allowance;
 use fluffy_config::{Environment, ProcessEngine, env};
+use fluffy_egress::outside::{self, Outside};
 use fluffy_ipc::Listener;
 use fluffy_kernel::server::server;
 use rustix::fs::FileType;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::args::Global;
+use crate::command::sandbox::ground;
 use crate::failure::Failure;
 use crate::session::Session;
-use make::Maker;
+use make::{Connected, Maker};
 
 /// How long a kernel stays when nobody needs it.
 const LINGER: Duration = Duration::from_secs(60);
@@ -83,9 +87,39 @@ pub(crate) fn run(project: &str, socket: &str, engine: &str) -> ExitCode {
     match serve(Path::new(project), Path::new(socket), engine) {
         Ok(Ended::NoMoreNeeded) => ExitCode::SUCCESS,
         Ok(Ended::LauncherLost) => ended("the launcher is gone", FAILED),
+        Ok(Ended::EgressLost) => ended("the egress process is gone", FAILED),
         // Whoever started it shows this when the socket does not come.
         Err(failure) => ended(&failure.line(), UNUSABLE),
     }
+}
+
+/// Runs the egress process of a kernel; its socket is its standard input.
+pub(crate) fn egress() -> ExitCode {
+    let done = || -> Result<(), Box<dyn std::error::Error>> {
+        let socket = io::stdin().as_fd().try_clone_to_owned()?;
+        walls::of_egress()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        Ok(runtime.block_on(outside::serve(socket))?)
+    };
+    match done() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => ended(&fluffy_kernel::agent::explain(&*error), FAILED),
+    }
+}
+
+/// Starts the egress process beside the kernel, with nothing but its socket.
+fn start_egress() -> io::Result<OwnedFd> {
+    let (ours, theirs) = outside::pair()?;
+    std::process::Command::new(std::env::current_exe()?)
+        .args(outside::ARGUMENTS)
+        .env_clear()
+        .process_group(0)
+        .stdin(Stdio::from(theirs))
+        .stdout(Stdio::null())
+        .spawn()?;
+    Ok(ours)
 }
 
 /// Says why it ends, to the log.
@@ -101,6 +135,8 @@ enum Ended {
     NoMoreNeeded,
     /// Without its launcher a kernel can do nothing.
     LauncherLost,
+    /// Without its egress process it reaches no model.
+    EgressLost,
 }
 
 fn serve(project: &Path, socket: &Path, engine: ProcessEngine) -> Result<Ended, Failure> {
@@ -114,6 +150,17 @@ fn serve(project: &Path, socket: &Path, engine: ProcessEngine) -> Result<Ended, 
         verbose: false,
         project: Some(PathBuf::from(project)),
     });
+    let here = session.here()?;
+    let root = here.paths.project_root.clone().unwrap_or_default();
+    let root = root
+        .canonicalize()
+        .map_err(|error| crate::failure::no_folder(&root, &error))?;
+    let tools = ground::tools(here, &root);
+    let outside = start_egress().map_err(|error| {
+        let fix = "check that this user may start another process";
+        Failure::of(fluffy_report::ExitCode::Internal, &error, fix)
+    })?;
+    walls::put_up(here, &root)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -121,21 +168,31 @@ fn serve(project: &Path, socket: &Path, engine: ProcessEngine) -> Result<Ended, 
         .map_err(|error| crate::failure::no_threads(&error))?;
     runtime.block_on(async {
         let unwatched = tokio::spawn(answer_pings(lines.pings));
-        let here = session.here()?;
-        let maker = Maker::prepare(&session, here, engine, lines.launcher).await?;
+        let outside = Outside::over(outside).map_err(|error| {
+            let fix = "run the command again";
+            Failure::of(fluffy_report::ExitCode::Internal, &error, fix)
+        })?;
+        let connected = Connected {
+            launcher: lines.launcher,
+            outside: Arc::new(outside),
+            tools,
+        };
+        let maker = Maker::prepare(&session, here, engine, connected).await?;
         let listener = bind(socket)?;
-        let launcher = maker.launcher.clone();
+        let (launcher, outside) = (maker.launcher.clone(), Arc::clone(&maker.network));
         let (served, needed) = server(Arc::new(maker), env!("CARGO_PKG_VERSION"));
         let why = Arc::new(Mutex::new(Ended::NoMoreNeeded));
+        let set = |ended, why: &Mutex<Ended>| {
+            *why.lock().unwrap_or_else(PoisonError::into_inner) = ended;
+        };
         let no_more = {
             let why = Arc::clone(&why);
             async move {
                 tokio::select! {
                     () = needed.no_more(linger()) => {}
                     _ = unwatched => {}
-                    () = launcher.gone() => {
-                        *why.lock().unwrap_or_else(PoisonError::into_inner) = Ended::LauncherLost;
-                    }
+                    () = launcher.gone() => set(Ended::LauncherLost, &why),
+                    () = outside.gone() => set(Ended::EgressLost, &why),
                 }
             }
         };

@@ -33,6 +33,7 @@ pub(crate) fn run() -> Option<ExitCode> {
         [_, "kernel", project, socket, "--engine", engine] => {
             return Some(crate::kernel::run(project, socket, engine));
         }
+        ["worker", "egress"] => return Some(crate::kernel::egress()),
         ["worker", "tool-runner"] => return Some(tool_runner()),
         ["worker", "model"] => return Some(model()),
         _ => {}

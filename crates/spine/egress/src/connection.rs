@@ -259,7 +259,7 @@ async fn reach(
     }
     let mut addresses: Vec<IpAddr> = found?;
     if !shared.guards.stand(Guard::OneLookup) {
-        let again = settings.resolve.resolve(target.host()).await;
+        let again = settings.network.resolve(target.host()).await;
         addresses = again.map_err(|_| Reason::NoAddress)?;
     }
     let (server, address) = dial(permit, shared, target, &addresses).await?;

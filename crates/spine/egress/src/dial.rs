@@ -5,6 +5,7 @@
 //! tried beside it.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fluffy_policy::Permit;
@@ -13,29 +14,13 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::guard::Guard;
+use crate::network::Network;
 use crate::proxy::Shared;
 use crate::reason::Reason;
 use crate::target::Target;
 
 /// How long one address has before the next is tried beside it.
 const HEAD_START: Duration = Duration::from_millis(250);
-
-/// Where packets for an address really go: always there, but for tests.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Routes {
-    #[cfg(test)]
-    pub(crate) instead: Vec<(IpAddr, SocketAddr)>,
-}
-
-impl Routes {
-    fn to(&self, address: IpAddr, port: u16) -> SocketAddr {
-        #[cfg(test)]
-        if let Some((_, instead)) = self.instead.iter().find(|(from, _)| *from == address) {
-            return *instead;
-        }
-        SocketAddr::new(address, port)
-    }
-}
 
 /// Connects to one of the addresses, and says to which.
 pub(crate) async fn dial(
@@ -50,7 +35,7 @@ pub(crate) async fn dial(
     if !fits && shared.guards.stand(Guard::Names) {
         return Err(Reason::Undecided);
     }
-    let race = race(addresses, target.port(), &shared.routes);
+    let race = race(addresses, target.port(), &shared.settings.network);
     let (stream, address) = match timeout(shared.settings.limits.connect_time, race).await {
         Ok(Some(connected)) => connected,
         Ok(None) => return Err(Reason::Unreachable),
@@ -63,13 +48,17 @@ pub(crate) async fn dial(
 }
 
 /// The first connection that comes about; the other attempts end with the set.
-async fn race(addresses: &[IpAddr], port: u16, routes: &Routes) -> Option<(TcpStream, IpAddr)> {
+async fn race(
+    addresses: &[IpAddr],
+    port: u16,
+    network: &Arc<dyn Network>,
+) -> Option<(TcpStream, IpAddr)> {
     let mut waiting = addresses.iter().copied();
     let mut attempts = JoinSet::new();
     loop {
         if let Some(address) = waiting.next() {
-            let to = routes.to(address, port);
-            attempts.spawn(async move { (TcpStream::connect(to).await, address) });
+            let (network, to) = (Arc::clone(network), SocketAddr::new(address, port));
+            attempts.spawn(async move { (network.connect(to).await, address) });
         }
         let more = waiting.len() > 0;
         tokio::select! {

@@ -56,6 +56,8 @@ mod guard;
 pub mod head;
 pub mod hello;
 mod limits;
+mod network;
+pub mod outside;
 mod proxy;
 mod reason;
 pub mod record;
@@ -67,10 +69,11 @@ pub use allow_list::{AllowList, AllowListError, MAX_ENTRIES};
 pub use by_gate::ByGate;
 pub use decide::{Allowed, Decide, Denied, Question};
 pub use limits::Limits;
+pub use network::{HostNetwork, Network};
+pub use outside::Outside;
 pub use proxy::{Listener, ProxyHandle, Settings, serve};
 pub use reason::Reason;
 pub use record::{Exchange, Record, RecordError, ToLedger};
-pub use resolve::{Resolve, SystemResolver};
 pub use target::Target;
 
 #[cfg(test)]

@@ -18,12 +18,11 @@ use tokio::time::{Duration, Instant, sleep};
 
 use crate::connection::{self, Client};
 use crate::decide::Decide;
-use crate::dial::Routes;
 use crate::guard::Guards;
 use crate::limits::{Limits, Used};
+use crate::network::{HostNetwork, Network};
 use crate::reason::Reason;
 use crate::record::{Exchange, Record, Verdict};
-use crate::resolve::{Resolve, SystemResolver};
 
 /// How many clients over the limit are told so at once; more are just closed.
 const TURNED_AWAY: usize = 16;
@@ -43,14 +42,14 @@ pub struct Settings {
     pub decide: Arc<dyn Decide>,
     /// Where requests are recorded.
     pub record: Arc<dyn Record>,
-    /// Who looks names up.
-    pub resolve: Arc<dyn Resolve>,
+    /// Who looks names up and connects.
+    pub network: Arc<dyn Network>,
     /// How much the sandbox may take.
     pub limits: Limits,
 }
 
 impl Settings {
-    /// Settings with the system's resolver and the ordinary limits.
+    /// Settings with this machine's network and the ordinary limits.
     #[must_use]
     pub fn new(
         sandbox: SandboxId,
@@ -63,7 +62,7 @@ impl Settings {
             template: template.into(),
             decide,
             record,
-            resolve: Arc::new(SystemResolver),
+            network: Arc::new(HostNetwork),
             limits: Limits::default(),
         }
     }
@@ -130,10 +129,7 @@ impl ProxyHandle {
 /// # Errors
 /// The listener cannot be used without blocking.
 pub fn serve(listener: impl Into<Listener>, settings: Settings) -> io::Result<ProxyHandle> {
-    start(
-        listener.into(),
-        Shared::new(settings, Guards::default(), Routes::default()),
-    )
+    start(listener.into(), Shared::new(settings, Guards::default()))
 }
 
 pub(crate) fn start(listener: Listener, shared: Shared) -> io::Result<ProxyHandle> {
@@ -157,7 +153,6 @@ pub(crate) fn start(listener: Listener, shared: Shared) -> io::Result<ProxyHandl
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) guards: Guards,
-    pub(crate) routes: Routes,
     pub(crate) used: Used,
     /// Whether the last request could not be recorded.
     unrecorded: AtomicBool,
@@ -180,11 +175,10 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(settings: Settings, guards: Guards, routes: Routes) -> Self {
+    pub(crate) fn new(settings: Settings, guards: Guards) -> Self {
         Self {
             settings,
             guards,
-            routes,
             used: Used::default(),
             unrecorded: AtomicBool::new(false),
             flood: Flood::default(),

@@ -5,10 +5,8 @@
 //! nothing else. One answer that is not public refuses them all: a name that
 //! means both is how a rebinding begins.
 
-use std::io;
 use std::net::IpAddr;
 
-use fluffy_contract::BoxFuture;
 use tokio::time::timeout;
 
 use crate::address::Reserved;
@@ -20,25 +18,6 @@ use crate::target::Target;
 
 /// The most answers that are looked at and tried.
 const MAX_ANSWERS: usize = 16;
-
-/// Who knows the addresses of names.
-pub trait Resolve: Send + Sync {
-    /// The addresses of a name, in the order to try them.
-    fn resolve<'a>(&'a self, name: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>>;
-}
-
-/// The operating system's resolver.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct SystemResolver;
-
-impl Resolve for SystemResolver {
-    fn resolve<'a>(&'a self, name: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
-        Box::pin(async move {
-            let found = tokio::net::lookup_host((name, 0)).await?;
-            Ok(found.map(|address| address.ip()).collect())
-        })
-    }
-}
 
 /// The addresses that the target may be reached at.
 pub(crate) async fn find(
@@ -57,7 +36,7 @@ pub(crate) async fn find(
         (Place::Public, None) => {}
     }
     let settings = &shared.settings;
-    let asking = settings.resolve.resolve(target.host());
+    let asking = settings.network.resolve(target.host());
     let mut answers = match timeout(settings.limits.lookup_time, asking).await {
         Ok(Ok(answers)) => answers,
         Ok(Err(_)) => return Err(Reason::NoAddress),

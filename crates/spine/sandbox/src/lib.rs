@@ -11,6 +11,7 @@ pub mod failure;
 pub mod foreign;
 pub mod guard;
 pub mod launcher;
+pub mod own;
 pub mod plan;
 pub mod probe;
 pub mod protocol;

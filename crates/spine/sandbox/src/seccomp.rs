@@ -120,6 +120,14 @@ impl Filter {
         Rules::of(profile, Place::Alone).compile(architecture)
     }
 
+    /// What the kernel of the agent needs: files, unix sockets, workers.
+    ///
+    /// # Errors
+    /// For architectures that nothing runs on.
+    pub(crate) fn compile_kernel(architecture: Architecture) -> Result<Self, CompileError> {
+        Rules::kernel().compile(architecture)
+    }
+
     /// What [`seal`] leaves: any other call ends the process.
     ///
     /// # Errors
@@ -210,6 +218,15 @@ impl Rules {
             allowed: profiles::allowed(profile),
             unknown: fail_with(libc::ENOSYS),
             refused: profiles::refused(profile, place),
+            refusal: fail_with(libc::EPERM),
+        }
+    }
+
+    fn kernel() -> Self {
+        Self {
+            allowed: profiles::allowed(Profile::Standard),
+            unknown: fail_with(libc::ENOSYS),
+            refused: profiles::refused_to_kernel(),
             refusal: fail_with(libc::EPERM),
         }
     }

@@ -10,6 +10,7 @@ use fluffy_base::{Clock, SystemClock};
 use fluffy_config::ProcessEngine;
 use fluffy_contract::model::ModelProvider;
 use fluffy_contract::{BoxFuture, Isolation as _};
+use fluffy_egress::{Network, Outside};
 use fluffy_gate::{Answer, Desk, Gate};
 use fluffy_ipc::{ErrorCode, Failure as Refused};
 use fluffy_kernel::agent::{Agent, Ground};
@@ -36,6 +37,7 @@ use fluffy_policy::grant::{Grant, GrantLists};
 use fluffy_policy::{Context, Principal, PrincipalKind};
 use fluffy_sandbox::client::{Journal, LauncherHandle};
 use fluffy_sandbox::plan::Engine;
+use fluffy_sandbox::probe::Tools;
 use fluffy_secret::{Redactor, SecretString};
 use fluffy_tools::budget::{Budget, Limits};
 use fluffy_tools::paths::ProjectPaths;
@@ -92,6 +94,17 @@ pub(super) struct Maker {
     overrides: Overrides,
     limits: Limits,
     roots: Option<String>,
+    pub(super) network: Arc<Outside>,
+}
+
+/// What a kernel was given when it started, and found before its walls.
+pub(super) struct Connected {
+    /// The socket to the launcher.
+    pub(super) launcher: OwnedFd,
+    /// The way to the egress process.
+    pub(super) outside: Arc<Outside>,
+    /// Tools outside the system's own directories.
+    pub(super) tools: Tools,
 }
 
 impl Maker {
@@ -100,7 +113,7 @@ impl Maker {
         session: &Session,
         here: &Here,
         engine: ProcessEngine,
-        launcher: OwnedFd,
+        lines: Connected,
     ) -> Result<Self, Failure> {
         let opened = ledger::open(session, here)?;
         let gate = Gate::open(
@@ -109,12 +122,17 @@ impl Maker {
             policy::clock(),
         );
         let gate = Arc::new(gate.map_err(|error| failure::load_policy(&error, None))?);
-        let machine = Machine::of_agent(here, gate.policy().engine.templates(), of(engine))?;
+        let machine = Machine::of_agent(
+            here,
+            gate.policy().engine.templates(),
+            of(engine),
+            lines.tools,
+        )?;
         let layers = layer::open_store(here)?;
         let actor = fluffy_ledger::Actor::system("kernel");
         let journal = Journal::new(Arc::new(opened.ledger.clone()), actor);
         let settings = machine.settings(here, layers.folder());
-        let launcher = LauncherHandle::over(launcher, settings, journal).await;
+        let launcher = LauncherHandle::over(lines.launcher, settings, journal).await;
         let launcher = launcher.map_err(|error| {
             let fix = "`fluffy doctor` says what this machine can do";
             Failure::of(fluffy_report::ExitCode::Internal, &error, fix)
@@ -142,6 +160,7 @@ impl Maker {
             overrides: overrides(values.tests.command.as_deref()),
             limits: limits(&values.budget),
             roots: std::fs::read_to_string("/etc/ssl/certs/ca-certificates.crt").ok(),
+            network: lines.outside,
         })
     }
 
@@ -368,6 +387,7 @@ impl Maker {
             links,
             keys,
             roots: self.roots.clone(),
+            network: Arc::clone(&self.network) as Arc<dyn Network>,
         };
         Ok((Arc::new(models), address))
     }

@@ -6,6 +6,7 @@
 mod hostile;
 mod killed;
 mod languages;
+mod processes;
 mod stage;
 
 use fluffy_model_server::{Delivery, Fault, Format, Piece, Reply, Tokens};

@@ -14,11 +14,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
-use crate::dial::Routes;
 use crate::guard::{Guard, Guards};
 use crate::proxy::{Listener, Shared, start};
 use crate::record::{Exchange, Record, RecordError};
-use crate::{AllowList, Decide, Limits, ProxyHandle, Reason, Resolve, Settings};
+use crate::{AllowList, Decide, Limits, Network, ProxyHandle, Reason, Settings};
 
 /// Far beyond what anything here takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -99,18 +98,16 @@ impl Stage {
         let guards = Guards {
             without: self.without,
         };
-        let routes = Routes {
-            instead: self.routes,
-        };
+        *self.names.routes.lock().unwrap() = self.routes;
         let settings = Settings {
             sandbox: SandboxId::from_bits(7),
             template: "integration-test".to_owned(),
             decide: self.decide,
             record: self.kept,
-            resolve: self.names,
+            network: self.names,
             limits: self.limits,
         };
-        Shared::new(settings, guards, routes)
+        Shared::new(settings, guards)
     }
 }
 
@@ -186,6 +183,8 @@ pub(crate) async fn read_until(stream: &mut TcpStream, mark: &[u8]) -> String {
 pub(crate) struct Names {
     answers: Mutex<HashMap<String, Vec<Vec<IpAddr>>>>,
     asked: Mutex<Vec<String>>,
+    /// Where connections to an address go instead.
+    routes: Mutex<Vec<(IpAddr, SocketAddr)>>,
 }
 
 impl Names {
@@ -221,9 +220,17 @@ impl Names {
     }
 }
 
-impl Resolve for Names {
+impl Network for Names {
     fn resolve<'a>(&'a self, name: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
         Box::pin(async move { self.next(name) })
+    }
+
+    fn connect(&self, address: SocketAddr) -> BoxFuture<'_, io::Result<TcpStream>> {
+        let routes = self.routes.lock().unwrap();
+        let instead = routes.iter().find(|(from, _)| *from == address.ip());
+        let to = instead.map_or(address, |(_, to)| *to);
+        drop(routes);
+        Box::pin(TcpStream::connect(to))
     }
 }
 

@@ -66,12 +66,6 @@ pub(super) const SEALED: &[&[&str]] = &[COMPUTE, DESCRIPTORS];
 
 /// Every refusal that holds for a profile, those by name included.
 pub(super) fn refused(profile: Profile, place: Place) -> Vec<Refusal> {
-    let by_name = |calls: &[&'static str]| {
-        calls
-            .iter()
-            .map(|call| Refusal { call, tests: &[] })
-            .collect::<Vec<_>>()
-    };
     let mut refusals = by_name(NEVER);
     refusals.extend_from_slice(NEVER_LIKE_THIS);
     match profile {
@@ -99,6 +93,26 @@ pub(super) fn refused(profile: Profile, place: Place) -> Vec<Refusal> {
         refusals.extend_from_slice(ONLY_ITSELF);
     }
     refusals
+}
+
+/// Every refusal that holds for the agent's kernel. It has no namespaces, and
+/// starts the workers of policy extensions.
+pub(super) fn refused_to_kernel() -> Vec<Refusal> {
+    let mut refusals = by_name(NEVER);
+    refusals.extend_from_slice(NEVER_LIKE_THIS);
+    refusals.extend_from_slice(ONLY_UNIX);
+    refusals.extend_from_slice(ONLY_ITSELF);
+    // The one thing of these that it needs is its socket.
+    let shared = SHARED_WITH_THE_HOST
+        .iter()
+        .filter(|call| **call != "socket");
+    refusals.extend(shared.map(|call| Refusal { call, tests: &[] }));
+    refusals
+}
+
+fn by_name(calls: &[&'static str]) -> Vec<Refusal> {
+    let refusal = |call: &&'static str| Refusal { call, tests: &[] };
+    calls.iter().map(refusal).collect()
 }
 
 /// Memory, time, signals, threads, waiting: what any program needs.

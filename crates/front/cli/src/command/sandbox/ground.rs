@@ -114,6 +114,7 @@ impl Ground {
         here: &Here,
         added: &[AddedTemplate],
         engine: Engine,
+        tools: Tools,
     ) -> Result<Self, Failure> {
         let root = here.paths.project_root.clone().unwrap_or_default();
         let project = root
@@ -128,7 +129,7 @@ impl Ground {
         let Tools {
             roots: mut tools,
             variables: environment,
-        } = tools(here, &project);
+        } = tools;
         // Changes of files are made by this program, inside.
         tools.push(std::env::current_exe().map_err(|error| failure::no_program(&error))?);
         Ok(Self {
@@ -345,7 +346,7 @@ fn writable(directory: &Path, args: &RunArgs) -> Result<Vec<PathBuf>, Failure> {
 
 /// Tools outside the system's own directories. What would show the project
 /// writable, or our own state, is left out.
-fn tools(here: &Here, project: &Path) -> Tools {
+pub(crate) fn tools(here: &Here, project: &Path) -> Tools {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path: Vec<PathBuf> = std::env::split_paths(&path).collect();
     let home = std::env::var_os("HOME")

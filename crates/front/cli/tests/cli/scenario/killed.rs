@@ -99,7 +99,7 @@ fn kill(stage: &Stage, choice: u64) {
     let _ = kill_process(target, Signal::KILL);
 }
 
-fn processes() -> impl Iterator<Item = (Pid, String)> {
+pub(crate) fn processes() -> impl Iterator<Item = (Pid, String)> {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     all.filter_map(|entry| {
         let pid = entry
@@ -113,7 +113,7 @@ fn processes() -> impl Iterator<Item = (Pid, String)> {
     })
 }
 
-fn parent(pid: Pid) -> Option<i32> {
+pub(crate) fn parent(pid: Pid) -> Option<i32> {
     let text = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
     let (_, fields) = text.rsplit_once(") ")?;
     fields.split(' ').nth(1)?.parse().ok()

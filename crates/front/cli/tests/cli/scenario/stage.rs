@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::agent::socket;
 use crate::site::Site;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the model will say, and what it was told.
 #[derive(Debug, Default)]
