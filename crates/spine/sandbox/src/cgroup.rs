@@ -132,6 +132,19 @@ impl Group {
         self.part(Controller::Memory).is_some()
     }
 
+    /// Whether it counts memory, processor time and processes.
+    #[must_use]
+    pub(crate) fn counts_all(&self) -> bool {
+        let all = [Controller::Memory, Controller::Usage, Controller::Pids];
+        all.into_iter().all(|one| self.part(one).is_some())
+    }
+
+    /// Whether the number of processes is limited.
+    #[must_use]
+    pub(crate) fn limits_pids(&self) -> bool {
+        self.part(Controller::Pids).is_some()
+    }
+
     /// The directory into which `clone3` can put a new process at once, with
     /// version 2. Moving it afterwards costs milliseconds.
     #[must_use]
@@ -168,12 +181,11 @@ impl Group {
         Ok(())
     }
 
-    /// What all its processes use.
+    /// What all its processes use; what it does not count stays as given.
     ///
     /// # Errors
     /// When the group is gone.
-    pub(crate) fn stats(&self) -> io::Result<Stats> {
-        let mut stats = Stats::default();
+    pub(crate) fn stats(&self, mut stats: Stats) -> io::Result<Stats> {
         if let Some(part) = self.part(Controller::Memory) {
             let (now, most) = match part.version {
                 Version::One => ("memory.usage_in_bytes", "memory.max_usage_in_bytes"),
@@ -288,13 +300,27 @@ impl Part {
             controllers: place.controllers.clone(),
             join: None,
         };
-        let made = part.open_join().and_then(|()| part.limit(limits));
+        let made = part
+            .check_kind()
+            .and_then(|()| part.open_join())
+            .and_then(|()| part.limit(limits));
         match made {
             Ok(()) => Ok(part),
             Err(error) => {
                 let _ = fs::remove_dir(&part.directory);
                 Err(error)
             }
+        }
+    }
+
+    /// Below a directory that limits threads one by one, a group of version 2
+    /// takes no process.
+    fn check_kind(&self) -> io::Result<()> {
+        match fs::read_to_string(self.directory.join("cgroup.type")) {
+            Ok(kind) if self.version == Version::Two && kind.trim() != "domain" => {
+                Err(io::ErrorKind::Unsupported.into())
+            }
+            _ => Ok(()),
         }
     }
 
@@ -358,6 +384,17 @@ impl Part {
         }
     }
 
+    /// They were told to end; until they have, the group cannot be removed.
+    fn wait_until_empty(&self) -> io::Result<()> {
+        for round in 0..KILL_ROUNDS {
+            if self.field("cgroup.events", "populated")? == 0 {
+                return Ok(());
+            }
+            pause(round);
+        }
+        Err(io::ErrorKind::ResourceBusy.into())
+    }
+
     fn processes(&self) -> io::Result<Vec<Pid>> {
         let text = fs::read_to_string(self.directory.join("cgroup.procs"))?;
         // Those of other namespaces are nought, and nobody's to end.
@@ -413,7 +450,7 @@ fn end_processes(parts: &[Part]) -> io::Result<()> {
         return Ok(());
     };
     if part.version == Version::Two && part.write("cgroup.kill", "1").is_ok() {
-        return Ok(());
+        return part.wait_until_empty();
     }
     // Frozen, they start nothing while they are counted; they die when thawed.
     let frozen = freezer(parts).ok();
@@ -431,13 +468,19 @@ fn end_processes(parts: &[Part]) -> io::Result<()> {
         match processes {
             Ok(none) if none.is_empty() => return Ok(()),
             Ok(some) if only_dead(&some) => return Ok(()),
-            Ok(_) if round < QUICK_ROUNDS => std::thread::yield_now(),
-            // One that gives much memory back takes its time to die.
-            Ok(_) => std::thread::sleep(KILL_PAUSE),
+            Ok(_) => pause(round),
             Err(error) => return Err(error),
         }
     }
     Err(io::ErrorKind::ResourceBusy.into())
+}
+
+/// One that gives much memory back takes its time to die.
+fn pause(round: usize) {
+    match round < QUICK_ROUNDS {
+        true => std::thread::yield_now(),
+        false => std::thread::sleep(KILL_PAUSE),
+    }
 }
 
 /// Whether all are ended and wait only to be collected.

@@ -20,7 +20,7 @@ use fluffy_base::id::SandboxId;
 use fluffy_contract::isolation::SandboxSpec;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::cgroup::Cgroups;
+use crate::cgroup::{Cgroups, Group};
 use crate::failure;
 use crate::guard::{Guard, Guards, THROWAWAY};
 use crate::plan::{Host, Plan, Settings};
@@ -285,9 +285,13 @@ impl Launcher {
         if self.sandboxes.contains_key(&sandbox) {
             return Err(failure::refused("creating it", "its id is in use"));
         }
-        let plan = self.plan(sandbox, spec)?;
+        let mut plan = self.plan(sandbox, spec)?;
         let filter = self.filter(plan.seccomp)?;
         let group = self.cgroups.create(sandbox, &plan.limits);
+        if group.as_ref().is_some_and(Group::limits_pids) {
+            // The group is to be run into first: it tells that it was.
+            plan.limits.user_pids = plan.limits.user_pids.saturating_add(1);
+        }
         self.ownership
             .record(sandbox)
             .map_err(|error| failure::system("record the sandbox", &error))?;

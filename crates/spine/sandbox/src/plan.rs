@@ -222,6 +222,8 @@ pub struct Limits {
     pub cpu_milli: Option<u32>,
     /// Processes and threads.
     pub pids: u32,
+    /// The same for its user, its init too, where it has a user of its own.
+    pub user_pids: u32,
     /// When its time is over.
     pub time: Lifetime,
     /// What it may write to its layer.
@@ -647,6 +649,7 @@ fn limits(spec: &SandboxSpec, template: &Template) -> Result<Limits, PlanError> 
         memory: template.memory,
         cpu_milli: template.cpu_milli,
         pids: template.pids,
+        user_pids: template.pids.saturating_add(1),
         time,
         disk: template.disk,
         file_size: template.file_size,

@@ -159,6 +159,7 @@ fn control_groups() -> Vec<Weakness> {
         memory: ByteSize(64 << 20),
         cpu_milli: Some(1_000),
         pids: 16,
+        user_pids: 17,
         time: Lifetime::Owner,
         disk: ByteSize(0),
         file_size: ByteSize(0),

@@ -147,6 +147,10 @@ fn version_two(hierarchy: &Hierarchy) -> Found {
         if !writable(directory) || !writable(&directory.join("cgroup.procs")) {
             continue;
         }
+        // Below it no group could take a process.
+        if file(directory, "cgroup.type").is_some_and(|kind| kind.trim() != "domain") {
+            continue;
+        }
         let handed_on = hand_on(directory);
         if best
             .as_ref()
@@ -187,17 +191,23 @@ fn version_two(hierarchy: &Hierarchy) -> Found {
 
 /// What children of this directory get, after asking for what is wanted.
 fn hand_on(directory: &Path) -> Vec<Controller> {
-    let read = |file: &str| {
-        let text = fs::read_to_string(directory.join(file)).unwrap_or_default();
+    let read = |name: &str| {
+        let text = file(directory, name).unwrap_or_default();
         named(text.split_whitespace())
     };
+    // Where processes live the kernel refuses memory, but not the others: it
+    // takes them to be for threads, and then no child can take a process. The
+    // topmost directory, which alone has no type, may have processes.
+    let is_topmost = file(directory, "cgroup.type").is_none();
+    let is_empty = file(directory, "cgroup.procs").is_some_and(|text| text.is_empty());
+    let may_ask = is_topmost || is_empty;
     let control = directory.join("cgroup.subtree_control");
     let wanted = [Controller::Memory, Controller::Pids, Controller::Cpu];
     let there = read("cgroup.controllers");
     let handed_on = read("cgroup.subtree_control");
     for controller in wanted {
-        if there.contains(&controller) && !handed_on.contains(&controller) {
-            // Refused where processes live; then it stays as it is.
+        if may_ask && there.contains(&controller) && !handed_on.contains(&controller) {
+            // Whatever is refused stays as it is.
             let _ = fs::write(&control, format!("+{}", controller.name()));
         }
     }
@@ -217,6 +227,10 @@ fn all_missing(why: &str) -> Found {
             })
             .collect(),
     }
+}
+
+fn file(directory: &Path, name: &str) -> Option<String> {
+    fs::read_to_string(directory.join(name)).ok()
 }
 
 fn writable(path: &Path) -> bool {
@@ -387,5 +401,42 @@ mod tests {
         assert!(found.places[0].controllers.contains(&Controller::Memory));
         assert_eq!(found.missing.len(), 1);
         assert!(found.missing[0].why.contains("`cpu`"));
+    }
+
+    #[test]
+    fn nothing_is_asked_of_a_directory_with_processes() {
+        let root = tempfile::tempdir().unwrap();
+        let own = root.path().join("own");
+        fs::create_dir(&own).unwrap();
+        for (name, text) in [
+            ("cgroup.type", "domain\n"),
+            ("cgroup.procs", "1\n"),
+            ("cgroup.controllers", "cpu memory pids\n"),
+            ("cgroup.subtree_control", ""),
+        ] {
+            fs::write(own.join(name), text).unwrap();
+        }
+        let hierarchy = Hierarchy {
+            version: Version::Two,
+            mount: own.clone(),
+            own: own.clone(),
+            controllers: vec![],
+        };
+        let found = version_two(&hierarchy);
+        let asked = fs::read_to_string(own.join("cgroup.subtree_control")).unwrap();
+        assert_eq!(asked, "");
+        assert_eq!(
+            found.places[0].controllers,
+            [Controller::Usage, Controller::Freezer]
+        );
+        assert_eq!(found.missing.len(), 3);
+        // Somebody else asked: now no group below it takes a process.
+        fs::write(own.join("cgroup.type"), "domain threaded\n").unwrap();
+        assert!(version_two(&hierarchy).places.is_empty());
+        fs::write(own.join("cgroup.type"), "domain\n").unwrap();
+        fs::write(own.join("cgroup.procs"), "").unwrap();
+        version_two(&hierarchy);
+        let asked = fs::read_to_string(own.join("cgroup.subtree_control")).unwrap();
+        assert!(asked.starts_with('+'), "{asked}");
     }
 }

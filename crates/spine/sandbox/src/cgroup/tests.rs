@@ -11,6 +11,7 @@ fn limits() -> Limits {
         memory: ByteSize(64 << 20),
         cpu_milli: Some(500),
         pids: 8,
+        user_pids: 9,
         time: Lifetime::Owner,
         disk: ByteSize(1 << 20),
         file_size: ByteSize(1 << 20),
@@ -80,7 +81,7 @@ fn a_group_counts_stops_and_ends_its_processes() {
     );
     go(&mut child);
     wait_for("what it uses is counted", || {
-        let stats = group.stats().unwrap();
+        let stats = group.stats(Stats::default()).unwrap();
         stats.cpu_micros > 10_000 && stats.memory > 2_000_000 && stats.pids >= 1
     });
     if group.freeze().is_ok() {
@@ -126,7 +127,7 @@ fn version_two_stops_and_ends_its_processes() {
     let mut child = start(&group, "while :; do :; done");
     go(&mut child);
     wait_for("what it uses is counted", || {
-        group.stats().unwrap().cpu_micros > 10_000
+        group.stats(Stats::default()).unwrap().cpu_micros > 10_000
     });
     group.freeze().unwrap();
     wait_for("it stops", || {
@@ -170,7 +171,7 @@ fn too_many_processes_are_refused_and_counted() {
     let mut child = start(&group, many);
     go(&mut child);
     wait_for("a process is refused", || group.hits().pids > 0);
-    assert!(group.stats().unwrap().pids <= 9);
+    assert!(group.stats(Stats::default()).unwrap().pids <= 9);
     group.kill().unwrap();
     child.wait().unwrap();
     wait_for("all are collected", || {

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use fluffy_contract::isolation::{Command, Exit, Limit};
+use fluffy_contract::isolation::{Command, Exit, Limit, Stats};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
@@ -304,10 +304,15 @@ impl Running {
         limit.map_or(exit, |limit| Exit::Limit { limit })
     }
 
+    /// Whether a control group counts processes.
+    fn counts_pids(&self) -> bool {
+        self.group.as_ref().is_some_and(Group::limits_pids)
+    }
+
     /// Whether not one process more fits in. Without a control group nobody
     /// counts how often that was tried.
     fn is_full(&self) -> bool {
-        self.group.is_none()
+        !self.counts_pids()
             && self.state == State::Running
             && self.watch.stats().pids >= self.plan.limits.pids
     }
@@ -389,7 +394,7 @@ impl Running {
     /// kernel would count the processes of its user on the whole host.
     fn look(&mut self, now: Instant) -> Option<Limit> {
         let over = self.watch.check(now);
-        let counted = self.group.is_some() || self.plan.engine.has_user_namespace();
+        let counted = self.counts_pids() || self.plan.engine.has_user_namespace();
         let many = !counted && self.watch.stats().pids > self.plan.limits.pids.saturating_add(1);
         over.or(many.then_some(Limit::Pids))
     }
@@ -565,7 +570,8 @@ impl Running {
             return Err(failure::ended());
         }
         let stats = match &self.group {
-            Some(group) => group.stats(),
+            Some(group) if group.counts_all() => group.stats(Stats::default()),
+            Some(group) => group.stats(self.watch.stats()),
             None => Ok(self.watch.stats()),
         };
         stats

@@ -21,6 +21,7 @@ pub(crate) fn plan(engine: Engine) -> Plan {
             memory: ByteSize(1 << 30),
             cpu_milli: None,
             pids: 100,
+            user_pids: 101,
             time: Lifetime::Total(Span { millis: 1_000 }),
             disk: ByteSize(1 << 30),
             file_size: ByteSize(1 << 30),

@@ -68,7 +68,7 @@ pub(crate) fn set_limits(limits: &Limits, engine: Engine, without: Guards) -> io
         (Resource::Nofile, files),
         // Counted within the user namespace: all processes of the sandbox,
         // its init too.
-        (Resource::Nproc, u64::from(limits.pids) + 1),
+        (Resource::Nproc, u64::from(limits.user_pids)),
     ] {
         let left_out = match resource {
             Resource::Fsize => without.lacks(Guard::FileSizeLimit),
