@@ -3,11 +3,13 @@
 //! Never a dependency of the product, only a dev-dependency (and one of
 //! `xtask`). Start with [`PrivatePostgres`] for a server of one's own,
 //! [`FreshDatabase`] for a database in the shared one, [`EngineKind`] for a
-//! container engine, [`TestContext`] for the built `fluffy` in a clean home.
+//! container engine, [`TestContext`] for the built `fluffy` in a clean home,
+//! [`Guest`] for a kernel of one's own.
 
 mod account;
 mod context;
 mod engine;
+mod guest;
 mod lifeline;
 mod permit;
 mod postgres;
@@ -17,6 +19,7 @@ mod wait;
 
 pub use context::{Finished, TestContext};
 pub use engine::{EngineKind, PrivateEngine, TestEngine};
+pub use guest::{EMULATOR, Guest, GuestImage, GuestKernel};
 pub use permit::permit;
 pub use postgres::{FreshDatabase, POSTGRES_ENV, PrivatePostgres};
 pub use seed::{CAMPAIGN_ENV, SEED_ENV, Seed, campaign};

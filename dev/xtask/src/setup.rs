@@ -7,12 +7,12 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::Result;
-use fluffy_test_kit::PrivatePostgres;
+use fluffy_test_kit::{EMULATOR, GuestKernel, PrivatePostgres};
 
 use crate::output;
 use crate::process::{capture, find_program, run};
 use crate::step::Outcome;
-use crate::workspace::cargo;
+use crate::workspace::{Workspace, cargo};
 
 /// Something the tests need, and the package that has it.
 struct Need {
@@ -122,13 +122,45 @@ const NEEDS: &[Need] = &[
         package: "npm",
         is_there: || find_program("npm").is_some(),
     },
+    Need {
+        what: "an emulator for guests",
+        package: "qemu-system-x86",
+        is_there: || find_program(EMULATOR).is_some() || !GUESTS,
+    },
 ];
 
+/// Whether tests boot guests here: what they emulate is this machine's kind.
+const GUESTS: bool = cfg!(target_arch = "x86_64");
+
 /// Installs what is missing.
-pub(crate) fn run_setup() -> Result<Outcome> {
+pub(crate) fn run_setup(workspace: &Workspace) -> Result<Outcome> {
     if let Some(problem) = install_components() {
         return Ok(Outcome::Failed(problem));
     }
+    let installed = install_packages()?;
+    Ok(match (installed, fetch_kernel(&workspace.target)) {
+        (Outcome::Passed(_), Some(problem)) => Outcome::Failed(problem),
+        (outcome, _) => outcome,
+    })
+}
+
+/// Fetches the kernel that guests boot; the text says why it could not.
+fn fetch_kernel(target: &Path) -> Option<String> {
+    if !GUESTS {
+        return None;
+    }
+    GuestKernel::fetch(target).err()?;
+    // A list of packages that is missing or old names nothing to fetch.
+    if let Some(prefix) = become_root() {
+        let _ = run(&mut apt_get(&prefix, &["update"]), "");
+    }
+    let error = GuestKernel::fetch(target).err()?;
+    Some(format!(
+        "the kernel for guests cannot be fetched: {error:#}"
+    ))
+}
+
+fn install_packages() -> Result<Outcome> {
     let missing = missing(NEEDS);
     if missing.is_empty() {
         return Ok(Outcome::Passed("nothing is missing".to_owned()));

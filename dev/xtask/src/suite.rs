@@ -25,7 +25,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "setup",
         meaning: "install what is missing",
-        run: |_| setup::run_setup(),
+        run: setup::run_setup,
     },
     Step {
         name: "fmt",
