@@ -6,7 +6,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// Rounds of measurement of one thing, in seconds per operation.
+/// Rounds of measurement of one thing: seconds per operation, or bytes.
 #[derive(Debug, Clone)]
 pub(crate) struct Samples {
     sorted: Vec<f64>,
@@ -20,14 +20,16 @@ pub(crate) enum Show {
     Time,
     /// As operations per second.
     Rate,
+    /// As bytes; the samples are no seconds then.
+    Size,
 }
 
 impl Samples {
-    /// Samples from seconds per operation, one for each round.
-    pub(crate) fn new(mut seconds: Vec<f64>, show: Show) -> Self {
-        seconds.sort_by(f64::total_cmp);
+    /// Samples from seconds per operation or bytes, one for each round.
+    pub(crate) fn new(mut values: Vec<f64>, show: Show) -> Self {
+        values.sort_by(f64::total_cmp);
         Self {
-            sorted: seconds,
+            sorted: values,
             show,
         }
     }
@@ -56,10 +58,11 @@ impl Samples {
     }
 
     /// One value as people read it.
-    pub(crate) fn show(&self, seconds: f64) -> String {
+    pub(crate) fn show(&self, value: f64) -> String {
         match self.show {
-            Show::Time => show_time(seconds),
-            Show::Rate => format!("{}/s", show_count(1.0 / seconds)),
+            Show::Time => show_time(value),
+            Show::Rate => format!("{}/s", show_count(1.0 / value)),
+            Show::Size => show_size(value),
         }
     }
 }
@@ -71,6 +74,10 @@ pub(crate) enum Bar {
     Under(f64),
     /// All but the slowest hundredth take less than this many seconds.
     P99Under(f64),
+    /// Not one takes as much as this many seconds.
+    AllUnder(f64),
+    /// The largest stays below this many bytes.
+    BytesUnder(f64),
     /// The median reaches this many operations per second.
     PerSecond(f64),
     /// We are at least this many times as fast as the reference.
@@ -99,9 +106,10 @@ impl Figure {
         Some(reference.median() / self.ours.median())
     }
 
-    /// The slow end: the 95th percentile, or the 99th if the bar is there.
+    /// The slow end: the 95th percentile, or where the bar is.
     pub(crate) fn slow_end(&self) -> String {
         match self.bar {
+            Bar::AllUnder(_) => format!("all {}", self.ours.show(self.ours.at(1.0))),
             Bar::P99Under(_) => format!("p99 {}", self.ours.show(self.ours.at(0.99))),
             _ => self.ours.show(self.ours.p95()),
         }
@@ -112,6 +120,7 @@ impl Figure {
         match self.bar {
             Bar::Under(seconds) => self.ours.median() < seconds,
             Bar::P99Under(seconds) => self.ours.at(0.99) < seconds,
+            Bar::AllUnder(most) | Bar::BytesUnder(most) => self.ours.at(1.0) < most,
             Bar::PerSecond(rate) => 1.0 / self.ours.median() >= rate,
             Bar::TimesReference(times) => self.ratio().is_some_and(|ratio| ratio >= times),
             Bar::Inform => true,
@@ -124,6 +133,8 @@ impl fmt::Display for Bar {
         match self {
             Self::Under(seconds) => write!(f, "under {}", show_time(*seconds)),
             Self::P99Under(seconds) => write!(f, "p99 under {}", show_time(*seconds)),
+            Self::AllUnder(seconds) => write!(f, "each under {}", show_time(*seconds)),
+            Self::BytesUnder(bytes) => write!(f, "under {}", show_size(*bytes)),
             Self::PerSecond(rate) => write!(f, "at least {}/s", show_count(*rate)),
             Self::TimesReference(times) => write!(f, "at least {times:.2}x the reference"),
             Self::Inform => f.write_str("–"),
@@ -175,6 +186,15 @@ fn show_time(seconds: f64) -> String {
         s if s < 1e-3 => format!("{:.2} µs", s * 1e6),
         s if s < 1.0 => format!("{:.2} ms", s * 1e3),
         s => format!("{s:.2} s"),
+    }
+}
+
+fn show_size(bytes: f64) -> String {
+    const KIB: f64 = 1024.0;
+    match bytes {
+        b if b >= KIB * KIB * KIB => format!("{:.2} GiB", b / KIB / KIB / KIB),
+        b if b >= KIB * KIB => format!("{:.1} MiB", b / KIB / KIB),
+        b => format!("{:.1} KiB", b / KIB),
     }
 }
 

@@ -8,6 +8,7 @@
     reason = "a developer's tool that prints"
 )]
 
+mod agent;
 mod container;
 mod figure;
 mod ipc;
@@ -85,4 +86,5 @@ const AREAS: &[(&str, Measure)] = &[
     ("ipc", ipc::run),
     ("process", process::run),
     ("sandbox", sandbox::run),
+    ("agent", agent::run),
 ];

@@ -40,6 +40,8 @@ pub struct Options {
     pub tls: bool,
     /// The port; 0 is any free one.
     pub port: u16,
+    /// Whether bodies are forgotten once answered, for very long sessions.
+    pub forgets: bool,
 }
 
 /// A request as it came.
@@ -237,7 +239,15 @@ async fn handle(stream: &mut dyn Connection, shared: &Shared) -> Result<()> {
     };
     let number = {
         let mut received = lock(&shared.received);
-        received.push(request.clone());
+        received.push(match shared.options.forgets {
+            false => request.clone(),
+            true => Received {
+                method: request.method.clone(),
+                path: request.path.clone(),
+                headers: request.headers.clone(),
+                body: Value::Null,
+            },
+        });
         received.len() - 1
     };
     let Some(format) = Format::of_path(&request.path) else {

@@ -127,6 +127,11 @@ const NEEDS: &[Need] = &[
         package: "qemu-system-x86",
         is_there: || find_program(EMULATOR).is_some() || !GUESTS,
     },
+    Need {
+        what: "ripgrep, beside which searches are measured",
+        package: "ripgrep",
+        is_there: || find_program("rg").is_some(),
+    },
 ];
 
 /// Whether tests boot guests here: what they emulate is this machine's kind.
