@@ -18,7 +18,7 @@ use fluffy_policy::word::{Mode, State};
 
 pub use changes::Changes;
 pub use guard::{Guard, StepError};
-pub use input::{Approval, Event, Flow, Input, PlanKind, Standing, SwitchAnswer};
+pub use input::{Approval, Event, Flow, Input, PlanKind, RedAfter, Standing, SwitchAnswer};
 
 use crate::debt::Budget;
 use crate::evidence::{Baseline, Freeze, Green, NotGreen, NotRed, Proof, Red, named};
@@ -295,6 +295,14 @@ impl Workflow {
                 Input::FinishCommit { .. },
             ) => out_of_place(),
 
+            (
+                Planning | TestWriting | CodeWriting | Exploring | RetroactiveTesting | Validating
+                | Reviewing,
+                Input::Revise { changes },
+            ) => Ok(vec![self.revise(&changes)]),
+            // What is being committed cannot be taken back any more.
+            (Idle | Committing, Input::Revise { .. }) => out_of_place(),
+
             (Idle, Input::Cancel) => Ok(Vec::new()),
             (
                 Planning | TestWriting | CodeWriting | Exploring | RetroactiveTesting | Validating
@@ -433,6 +441,16 @@ impl Workflow {
         }
     }
 
+    /// Red tests stay red only if they and their runner are what was seen.
+    fn revise(&self, changes: &Changes) -> Event {
+        let is_same = |red: &Red| red.freeze().differences(&changes.freeze).is_empty();
+        let red = match self.task.red.as_ref().is_some_and(is_same) {
+            true => RedAfter::Kept,
+            false => RedAfter::Void,
+        };
+        Event::Revised { red }
+    }
+
     fn request_tests(&self) -> Result<Vec<Event>, StepError> {
         match self.task.flow {
             Some(Flow::Explore) => Ok(vec![Event::TestsRequested]),
@@ -493,6 +511,26 @@ impl Workflow {
             Event::TestsReopened { .. } => from(&[CodeWriting], TestWriting),
             Event::TestsRequested => from(&[Reviewing], RetroactiveTesting),
             Event::Committed { .. } => from(&[Committing], Idle),
+            Event::Revised { red } => match (self.task.flow, red) {
+                (None, _) => from(&[Planning], Planning),
+                (Some(flow), red) => from(
+                    &[
+                        TestWriting,
+                        CodeWriting,
+                        Exploring,
+                        RetroactiveTesting,
+                        Validating,
+                        Reviewing,
+                    ],
+                    match (flow, red, &self.task.red) {
+                        (Flow::TestFirst, RedAfter::Kept, Some(_)) | (Flow::Refactor, ..) => {
+                            CodeWriting
+                        }
+                        (Flow::TestFirst, RedAfter::Kept | RedAfter::Void, _) => TestWriting,
+                        (Flow::Explore | Flow::Exempt, ..) => Exploring,
+                    },
+                ),
+            },
             Event::Cancelled => (self.state != Idle).then_some(Idle),
         }
     }
@@ -542,6 +580,14 @@ impl Workflow {
             Event::PlanCompleted { flow } => task.flow = Some(*flow),
             Event::RedSeen { red } => task.red = Some(red.clone()),
             Event::TestsReopened { .. } => task.red = None,
+            Event::Revised { red } => {
+                if *red == RedAfter::Void {
+                    task.red = None;
+                }
+                task.green = None;
+                task.source = None;
+                task.sensitive.clear();
+            }
             Event::ChangesSubmitted {
                 sensitive, source, ..
             } => {

@@ -87,6 +87,11 @@ pub enum Input {
         /// Its id.
         commit: String,
     },
+    /// What the layer holds was taken back, or is wanted differently.
+    Revise {
+        /// What the layer changes now.
+        changes: Changes,
+    },
     /// The user, or a limit, ends the task.
     Cancel,
 }
@@ -108,6 +113,7 @@ impl Input {
             Self::ReopenTests { .. } => "reopen_tests",
             Self::RequestTests => "request_tests",
             Self::FinishCommit { .. } => "finish_commit",
+            Self::Revise { .. } => "revise",
             Self::Cancel => "cancel",
         }
     }
@@ -267,8 +273,23 @@ pub enum Event {
         /// What may be said of it.
         standing: Standing,
     },
+    /// The work goes on before its validation; evidence for it is void.
+    Revised {
+        /// What became of the red tests.
+        red: RedAfter,
+    },
     /// The task was ended.
     Cancelled,
+}
+
+/// What becomes of red tests when a layer goes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RedAfter {
+    /// The tests are those that were seen failing.
+    Kept,
+    /// They are not, or none was seen.
+    Void,
 }
 
 impl Event {
@@ -291,6 +312,7 @@ impl Event {
             Self::TestsReopened { .. } => "tests_reopened",
             Self::TestsRequested => "tests_requested",
             Self::Committed { .. } => "committed",
+            Self::Revised { .. } => "revised",
             Self::Cancelled => "cancelled",
         }
     }

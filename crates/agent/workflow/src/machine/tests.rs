@@ -176,6 +176,12 @@ fn finish() -> Input {
     }
 }
 
+fn revise(files: &[ChangedFile<'_>]) -> Input {
+    Input::Revise {
+        changes: Changes::of(files),
+    }
+}
+
 /// Every kind of input, with evidence that fits a test-first task.
 fn inputs() -> Vec<Input> {
     vec![
@@ -193,6 +199,7 @@ fn inputs() -> Vec<Input> {
         Input::ReopenTests { approval: person() },
         Input::RequestTests,
         finish(),
+        revise(&[TEST]),
         Input::Cancel,
     ]
 }
@@ -590,6 +597,46 @@ fn a_large_baseline_is_recorded_in_pieces_that_fit() {
     assert_eq!(*workflow.baseline(), baseline);
 }
 
+/// What was taken back proves nothing any more; tests that are still those
+/// which failed do.
+#[test]
+fn going_back_voids_what_it_takes_away() {
+    let mut workflow = in_state(State::Reviewing);
+    workflow.step(revise(&[TEST, SOURCE])).unwrap();
+    assert_eq!(workflow.state(), State::CodeWriting);
+    assert!(workflow.red().is_some() && workflow.green().is_none());
+    assert_eq!(
+        guard_of(workflow.clone(), approve(person())),
+        Guard::InPlace
+    );
+
+    let edited = ChangedFile {
+        after: Some("def test_new():\n    assert f() == 1\n"),
+        ..TEST
+    };
+    for files in [&[][..], &[SOURCE], &[edited, SOURCE]] {
+        for state in [State::CodeWriting, State::Validating, State::Reviewing] {
+            let mut workflow = in_state(state);
+            workflow.step(revise(files)).unwrap();
+            assert_eq!(workflow.state(), State::TestWriting, "{state}");
+            assert!(workflow.red().is_none() && workflow.green().is_none());
+        }
+    }
+    // The same work again comes to the same end.
+    let mut workflow = in_state(State::Reviewing);
+    workflow.step(revise(&[])).unwrap();
+    workflow.step(start_coding()).unwrap();
+    workflow.step(submit(&[TEST, SOURCE])).unwrap();
+    workflow.step(tests_pass(Flow::TestFirst)).unwrap();
+    assert_eq!(workflow.standing(), Some(Standing::Verified));
+
+    for state in [State::Exploring, State::RetroactiveTesting] {
+        assert_eq!(state_after(in_state(state), revise(&[])), State::Exploring);
+    }
+    let kept = after([Input::SendTask, plan(PlanKind::Refactor), submit(&[SOURCE])]);
+    assert_eq!(state_after(kept, revise(&[])), State::CodeWriting);
+}
+
 /// One event of each kind, as a session would record it.
 fn every_event() -> Vec<Event> {
     let mut events = Vec::new();
@@ -605,6 +652,7 @@ fn every_event() -> Vec<Event> {
             submit(&[TEST, SOURCE]),
             tests_pass(Flow::TestFirst),
             reject(),
+            revise(&[TEST]),
             Input::Cancel,
         ],
         vec![
@@ -659,7 +707,7 @@ fn recorded_events_are_written_and_read_as_in_version_1() {
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
     assert_eq!(read, every_event());
-    assert_eq!(read.len(), 16, "every kind is there");
+    assert_eq!(read.len(), 17, "every kind is there");
     for event in read {
         let text = serde_json::to_string(&event).unwrap();
         assert!(

@@ -91,6 +91,12 @@ fn is_honest(events: &[Event]) -> bool {
             }
             Event::RedSeen { red: seen } => red = Some(seen),
             Event::TestsReopened { .. } => red = None,
+            Event::Revised { red: after } => {
+                green = None;
+                if *after == RedAfter::Void {
+                    red = None;
+                }
+            }
             Event::ValidationPassed { green: seen } => green = Some(seen),
             Event::ChangesSubmitted { .. } | Event::ValidationFailed { .. } => green = None,
             Event::Committed {
@@ -214,6 +220,7 @@ fn any_input() -> impl Strategy<Value = Input> {
             judged: if is_red { Ok(red()) } else { Err(NotRed::NothingNew) },
             changes: Changes::of(&files),
         }),
+        1 => files.clone().prop_map(|files| revise(&files)),
         6 => files.prop_map(|files| submit(&files)),
         6 => flows.prop_map(tests_pass),
         1 => Just(tests_fail()),
