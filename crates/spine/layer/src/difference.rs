@@ -97,6 +97,30 @@ impl HeldLayer {
         let settled = self.settled()?;
         Ok(difference_of(self, &settled)?)
     }
+
+    /// Another pair of eyes, for looking while the holder works.
+    ///
+    /// # Errors
+    /// The lock cannot be shared: too many open files.
+    pub fn glance(&self) -> Result<Glance, FileError> {
+        Ok(Glance(self.shared()?))
+    }
+}
+
+/// Looks at a layer that somebody else works on, and notes nothing.
+#[derive(Debug)]
+pub struct Glance(HeldLayer);
+
+impl Glance {
+    /// The diff of the layer as it is now.
+    ///
+    /// # Errors
+    /// As [`HeldLayer::changes`]; most likely that it is being written to.
+    pub fn difference(&self) -> Result<Difference, ReadLayerError> {
+        self.0.check_open()?;
+        let (settled, _) = self.0.looked_at()?;
+        Ok(difference_of(&self.0, &settled)?)
+    }
 }
 
 impl Difference {

@@ -258,6 +258,14 @@ impl HeldLayer {
         Self { layer, lock }
     }
 
+    /// The same layer, held as long as either value lives.
+    pub(crate) fn shared(&self) -> Result<Self, FileError> {
+        Ok(Self {
+            layer: self.layer.clone(),
+            lock: self.lock.try_clone().at("lock", &self.layer.folder)?,
+        })
+    }
+
     /// Goes on under the name that the finished layer has.
     pub(crate) fn moved_to(&mut self, folder: PathBuf) {
         self.layer.folder = folder;

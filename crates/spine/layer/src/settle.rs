@@ -41,6 +41,19 @@ impl HeldLayer {
 
     /// As [`HeldLayer::settle`], with everything that was found.
     pub(crate) fn settled(&self) -> Result<Settled, ReadLayerError> {
+        let (settled, before) = self.looked_at()?;
+        let state = self.layer().state_folder();
+        let index = &settled.index;
+        if before.entries != index.entries {
+            index.save(&state)?;
+        } else if before.moment != index.moment {
+            index.save_moment(&state)?;
+        }
+        Ok(settled)
+    }
+
+    /// What settling would note, and what is noted until now.
+    pub(crate) fn looked_at(&self) -> Result<(Settled, BaseIndex), ReadLayerError> {
         let folder = self.layer().folder();
         let state = self.layer().state_folder();
         let project = self.project()?;
@@ -52,23 +65,18 @@ impl HeldLayer {
         let paths: BTreeSet<&TreePath> = scan.touched.iter().map(|touched| &touched.path).collect();
         index.entries.retain(|path, _| paths.contains(path));
         self.add_bases(&project, &scan, &mut index)?;
-        let kept = before.entries == index.entries;
         if self.layer().kind() == LayerKind::Overlay {
             // What is untouched until now was unchanged until now.
             index.moment = moment;
         }
-        if !kept {
-            index.save(&state)?;
-        } else if before.moment != index.moment {
-            index.save_moment(&state)?;
-        }
         let content = self.content()?;
-        Ok(Settled {
+        let settled = Settled {
             project,
             content,
             scan,
             index,
-        })
+        };
+        Ok((settled, before))
     }
 
     fn add_bases(

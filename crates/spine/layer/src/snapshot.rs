@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::base::BaseIndex;
-use crate::copy::{CopyError, CopyOf, copy_tree, remove_tree};
+use crate::copy::{CopyError, CopyOf, Limits, copy_tree, remove_tree};
 use crate::error::{Explain, FileError};
 use crate::layer::{HeldLayer, NEXT, ReadLayerError, UNFINISHED, make_content};
 use crate::manifest::Manifest;
@@ -81,6 +81,14 @@ impl HeldLayer {
     /// # Errors
     /// It cannot be read or copied, or the disk is full.
     pub fn snapshot(&self) -> Result<Snapshot, SnapshotError> {
+        self.snapshot_within(self.layer().limits.bytes)
+    }
+
+    /// As [`HeldLayer::snapshot`], but of no more than this many bytes.
+    ///
+    /// # Errors
+    /// As [`HeldLayer::snapshot`], or the layer is larger.
+    pub fn snapshot_within(&self, bytes: u64) -> Result<Snapshot, SnapshotError> {
         self.check_open()?;
         let index = self.settled()?.index;
         let source = self.layer().state_folder();
@@ -92,7 +100,11 @@ impl HeldLayer {
         let folder = self.snapshots_folder();
         make_private_directory(&folder)?;
         let unfinished = folder.join(format!("{UNFINISHED}{}", snapshot.id));
-        let copied = self.copy_state(&source, &unfinished, &index, manifest);
+        let limits = Limits {
+            bytes,
+            ..self.layer().limits
+        };
+        let copied = self.copy_state((&source, &unfinished), &index, manifest, &limits);
         if let Err(error) = copied {
             // What cannot be removed now is removed when the layer is held next.
             let _ = remove_tree(&unfinished);
@@ -145,7 +157,9 @@ impl HeldLayer {
         let folder = self.layer().folder();
         let unfinished = folder.join(format!("{UNFINISHED}{snapshot}"));
         remove_tree(&unfinished)?;
-        if let Err(error) = self.copy_state(&source, &unfinished, &index, manifest) {
+        let limits = &self.layer().limits;
+        let copied = self.copy_state((&source, &unfinished), &index, manifest, limits);
+        if let Err(error) = copied {
             let _ = remove_tree(&unfinished);
             return Err(error.into());
         }
@@ -155,6 +169,21 @@ impl HeldLayer {
         sync_directory(folder)?;
         drop(permit);
         Ok(remove_tree(&next)?)
+    }
+
+    /// Throws a snapshot away; one that is not there is gone already.
+    ///
+    /// # Errors
+    /// A file cannot be removed.
+    pub fn forget(&self, snapshot: SnapshotId) -> Result<(), FileError> {
+        let folder = self.snapshots_folder();
+        let path = folder.join(snapshot.to_string());
+        let hidden = folder.join(format!("{UNFINISHED}{snapshot}"));
+        match std::fs::rename(&path, &hidden) {
+            Ok(()) => remove_tree(&hidden),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error).at("remove", &path),
+        }
     }
 
     fn snapshots_folder(&self) -> PathBuf {
@@ -178,20 +207,20 @@ impl HeldLayer {
         remove_tree(&old)
     }
 
-    fn manifest_in(&self, state: &Path) -> Result<Option<Manifest>, ReadLayerError> {
+    pub(crate) fn manifest_in(&self, state: &Path) -> Result<Option<Manifest>, ReadLayerError> {
         match self.layer().kind() {
             LayerKind::Overlay => Ok(None),
             LayerKind::Copy => Manifest::load(state).map(Some),
         }
     }
 
-    /// Copies a whole state into a new directory, durably.
-    fn copy_state(
+    /// Copies a whole state into another directory, durably.
+    pub(crate) fn copy_state(
         &self,
-        source: &Path,
-        target: &Path,
+        (source, target): (&Path, &Path),
         index: &BaseIndex,
         mut manifest: Option<Manifest>,
+        limits: &Limits,
     ) -> Result<(), CopyError> {
         let kind = self.layer().kind();
         let content = self.content_path();
@@ -202,7 +231,6 @@ impl HeldLayer {
         let mode = Node::of(&stat).at("open", &from_path)?.mode;
         let into_path = make_content(target, kind, mode)?;
         let into = Tree::open(&into_path).at("open", &into_path)?;
-        let limits = &self.layer().limits;
         copy_tree(&from, &into, CopyOf::Layer, limits, |path, old, new| {
             if let Some(manifest) = &mut manifest {
                 manifest.carry_over(path, old, new);

@@ -203,3 +203,79 @@ fn an_empty_layer_is_given_back_and_another_is_kept() {
 fn restoring(held: &HeldLayer) -> Permit {
     permit(permits::RESTORE, Some(&held.layer().id().to_string()))
 }
+
+#[test]
+fn a_snapshot_that_is_not_needed_is_forgotten() {
+    for kind in kinds() {
+        let stage = Stage::new(PROJECT);
+        let held = stage.create(kind);
+        let first = held.snapshot().unwrap();
+        stage.in_layer(&held, "echo more >>src/a");
+        let second = held.snapshot().unwrap();
+        held.forget(first.id).unwrap();
+        held.forget(first.id).unwrap();
+        assert_eq!(held.snapshots().unwrap(), [second.clone()]);
+        assert!(held.restore(restoring(&held), first.id).is_err());
+        held.restore(restoring(&held), second.id).unwrap();
+        assert_eq!(shown(&held).len(), 1);
+    }
+}
+
+#[test]
+fn a_snapshot_is_no_larger_than_was_said() {
+    for kind in kinds() {
+        let stage = Stage::new(PROJECT);
+        let held = stage.create(kind);
+        stage.in_layer(&held, "head -c 5000 /dev/zero >src/a");
+        assert!(held.snapshot_within(4_000).is_err());
+        assert_eq!(held.snapshots().unwrap(), []);
+        held.snapshot_within(6_000).unwrap();
+    }
+}
+
+#[test]
+fn a_duplicate_goes_its_own_way_and_merges_as_well() {
+    for kind in kinds() {
+        let stage = Stage::new("printf '1\\n2\\n3\\n4\\n5\\n' >lines; echo x >gone");
+        let held = stage.create(kind);
+        stage.in_layer(&held, "sed -i s/1/eins/ lines; echo new >new; rm gone");
+        held.snapshot().unwrap();
+        let before = shown(&held);
+        let making = permit(permits::CREATE, Some("code-executor"));
+        let twin = stage.store.duplicate(making, &held).unwrap();
+        assert_ne!(twin.layer().id(), held.layer().id());
+        assert_eq!(twin.snapshots().unwrap(), []);
+        assert_eq!(shown(&twin), before, "{kind:?}");
+        stage.in_layer(&twin, "echo twin >new; grep -q eins lines");
+        stage.in_layer(&held, "grep -q new new");
+        assert_eq!(shown(&held), before);
+        // What the project had comes along: this is a three-way merge.
+        stage.in_project("sed -i s/5/five/ lines");
+        assert!(merge(twin).retired, "{kind:?}");
+        assert_eq!(stage.files()["lines"], "644 eins\\n2\\n3\\n4\\nfive\\n");
+        assert_eq!(stage.files()["new"], "644 twin\\n");
+        assert!(!held.changes().unwrap().list.is_empty());
+
+        let wrong = permit(permits::DROP, Some("code-executor"));
+        assert!(stage.store.duplicate(wrong, &held).is_err());
+    }
+}
+
+#[test]
+fn a_glance_sees_what_is_there_and_keeps_the_layer_held() {
+    for kind in kinds() {
+        let stage = Stage::new(PROJECT);
+        let held = stage.create(kind);
+        let glance = held.glance().unwrap();
+        stage.in_layer_unsettled(&held, "echo more >>src/a");
+        let seen = glance.difference().unwrap().to_string();
+        assert!(seen.contains("+more"), "{seen}");
+        assert_eq!(held.difference().unwrap().to_string(), seen);
+        let id = held.layer().id().to_string();
+        drop(held);
+        let found = stage.store.find(&id).unwrap();
+        assert!(matches!(found.hold(), Err(HoldLayerError::Busy { .. })));
+        drop(glance);
+        stage.store.find(&id).unwrap().hold().unwrap();
+    }
+}
