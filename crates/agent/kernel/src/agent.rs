@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use fluffy_base::Span;
-use fluffy_contract::model::{ModelProvider, Part, Turn};
+use fluffy_contract::model::{FaultKind, ModelProvider, Part, Turn};
 use fluffy_contract::tool::Need;
 use fluffy_gate::Desk;
 use fluffy_layer::{HeldLayer, LayerKind, LayerStore};
@@ -47,6 +47,9 @@ use crate::workshop::Workshop;
 
 /// How often the model is told to go on when it stops too early.
 const NUDGES: u32 = 2;
+
+/// What rules call a recording; a path is no name of a model.
+const RECORDING: &str = "replay/recording";
 
 /// What a session works with.
 pub struct Agent {
@@ -272,7 +275,7 @@ impl Agent {
         match self.turn().await? {
             Ok(()) if !self.session.pending().is_empty() => Ok(Next::Go),
             Ok(()) => self.stopped_talking().await,
-            Err(why) => Ok(Next::End(SessionResult::Failed, why)),
+            Err((result, why)) => Ok(Next::End(result, why)),
         }
     }
 
@@ -360,14 +363,16 @@ impl Agent {
         })
     }
 
-    /// Asks the model; the reason if there is no answer.
-    async fn turn(&mut self) -> Result<Result<(), String>, DriveError> {
+    /// Asks the model; how it ends if there is no answer, and why.
+    async fn turn(&mut self) -> Result<Result<(), (SessionResult, String)>, DriveError> {
         self.publish(AgentEvent::TurnStarted {
             turn: self.session.turns + 1,
         });
         let permit = match self.permit_model().await {
             Ok(permit) => permit,
-            Err(RouteError::Refused(refusal)) => return Ok(Err(refusal.for_people())),
+            Err(RouteError::Refused(refusal)) => {
+                return Ok(Err((SessionResult::Failed, refusal.for_people())));
+            }
             Err(RouteError::NotRecorded(error)) => return Err(DriveError::Route(error)),
         };
         let turn = self.next_turn();
@@ -378,8 +383,7 @@ impl Agent {
         };
         let whole = match whole {
             Ok(whole) => whole,
-            Err(AskError::Start(error)) => return Ok(Err(with_cause(&error))),
-            Err(error) => return Ok(Err(error.to_string())),
+            Err(error) => return Ok(Err(self.no_answer(error))),
         };
         let used = whole
             .usage
@@ -414,6 +418,27 @@ impl Agent {
         Ok(Ok(()))
     }
 
+    /// What follows when a model does not answer, or a recording cannot.
+    fn no_answer(&self, error: AskError) -> (SessionResult, String) {
+        match error {
+            AskError::Start(error) => (SessionResult::Failed, with_cause(&error)),
+            AskError::Broken(fault) if fault.kind == FaultKind::Ended => {
+                (SessionResult::Unfinished, fault.message)
+            }
+            AskError::Broken(fault) if fault.kind == FaultKind::Diverged => {
+                let (place, diff) = fault.message.split_once('\n').unwrap_or_default();
+                self.publish(AgentEvent::ReplayDiverged {
+                    place: place.to_owned(),
+                    diff: diff.to_owned(),
+                });
+                (SessionResult::Diverged, place.to_owned())
+            }
+            error @ (AskError::Broken(_) | AskError::Unfinished) => {
+                (SessionResult::Failed, error.to_string())
+            }
+        }
+    }
+
     fn next_turn(&self) -> Turn {
         let prompt = fluffy_contract::model::Message {
             role: fluffy_contract::model::Role::System,
@@ -442,13 +467,13 @@ impl Agent {
             ..self.context()
         };
         let (action, resource) = match &self.ground.address {
-            Some(address) => ("net.connect", address),
+            Some(address) => ("net.connect", address.as_str()),
             // A recording is played back: nothing is reached.
-            None => ("model.generate", &self.session.started.model),
+            None => ("model.generate", RECORDING),
         };
         let need = Need {
             action: action.to_owned(),
-            resource: Some(resource.clone()),
+            resource: Some(resource.to_owned()),
         };
         router
             .permit_in(&self.ground.desk, "model", &need, &context)
@@ -511,6 +536,7 @@ impl Agent {
             SessionResult::Waiting => 8,
             SessionResult::Budget => 10,
             SessionResult::Denied => 3,
+            SessionResult::Diverged => 5,
             SessionResult::Unfinished | SessionResult::Cancelled | SessionResult::Failed => 1,
         };
         let head = self.ground.ledger.head().ok();

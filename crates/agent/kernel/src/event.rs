@@ -117,6 +117,14 @@ pub enum AgentEvent {
     /// What the session has used so far.
     #[serde(rename = "usage")]
     Usage(Spent),
+    /// A recording is played, and a tool answered differently from it.
+    #[serde(rename = "replay.diverged")]
+    ReplayDiverged {
+        /// Where, in a line.
+        place: String,
+        /// A unified diff from the recording to what happened.
+        diff: String,
+    },
     /// Something worth knowing.
     #[serde(rename = "note")]
     Note {
@@ -215,6 +223,8 @@ pub enum SessionResult {
     Denied,
     /// The person stopped it.
     Cancelled,
+    /// A recording was played, and a tool answered differently from it.
+    Diverged,
     /// Something broke.
     Failed,
 }

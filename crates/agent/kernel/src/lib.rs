@@ -25,6 +25,7 @@ pub mod merge;
 pub mod person;
 pub mod prompt;
 pub mod provider;
+pub mod recording;
 mod router;
 pub mod server;
 pub mod session;

@@ -5,6 +5,7 @@
 //! after a crash is reading, and two readers never disagree. Next: `store`.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use fluffy_base::id::{LayerId, SessionId};
 use fluffy_base::{Digest, Timestamp};
@@ -76,6 +77,9 @@ pub struct Started {
     /// The session it goes on from, if it is a fork.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<SessionId>,
+    /// Where a recording of it is to be written, once it has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record: Option<PathBuf>,
 }
 
 /// One answer of a model.

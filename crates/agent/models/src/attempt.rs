@@ -156,7 +156,10 @@ const fn helps_elsewhere(kind: FaultKind) -> bool {
         | FaultKind::RateLimited
         | FaultKind::TimedOut => true,
         // The conversation itself is wrong: its owner has to mend it.
-        FaultKind::ContextTooLong | FaultKind::Diverged | FaultKind::InvalidRequest => false,
+        FaultKind::ContextTooLong
+        | FaultKind::Diverged
+        | FaultKind::Ended
+        | FaultKind::InvalidRequest => false,
     }
 }
 

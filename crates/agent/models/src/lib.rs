@@ -18,6 +18,7 @@ pub mod price;
 pub mod record;
 pub mod replay;
 mod retry_after;
+mod same;
 pub mod selection;
 pub mod tokens;
 pub mod worker;

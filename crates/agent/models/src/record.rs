@@ -1,24 +1,29 @@
 //! Recordings: a session's model side, as lines of JSON without secrets.
 //!
-//! The first line says what it is and which version; every further line is one
-//! turn: the digest of what was asked, the tool results that were new in it,
-//! and the answer. Pieces are put together before secrets are removed, so that
-//! none survives by being cut in two; what only a provider understands is left
-//! out. Never opens a file: the caller brings the writer. Next: `replay`.
+//! The first line says what it is, every further one is a turn (the tool
+//! results that were new in it, and the answer), the last how it ended: what
+//! has no last line was cut. Texts are whole before secrets are taken out, so
+//! that none survives by being cut in two; what only a provider understands is
+//! left out, and the project's path is a word. Never opens a file. Next:
+//! `replay`.
 
-use std::io::{self, Write};
+use std::io::{self, Read};
 
-use fluffy_base::{Digest, Timestamp};
-use fluffy_contract::model::{ModelEvent, Part, Role, Turn};
+use fluffy_base::Timestamp;
+use fluffy_contract::model::{ModelEvent, Part, Role, StopReason, Turn, Usage};
 use fluffy_contract::tool::ToolOutcome;
 use fluffy_secret::Redactor;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::answer::{Answer, End};
-
 /// The version that is written.
 pub const VERSION: u32 = 1;
+
+/// What stands for the project's own path.
+pub(crate) const PROJECT: &str = "<project>";
+
+/// The largest recording that is read.
+const MAX_BYTES: u64 = 256 << 20;
 
 /// The longest line that is read.
 const MAX_LINE: usize = 32 << 20;
@@ -33,6 +38,8 @@ pub struct Recording {
     pub head: RecordingHead,
     /// Its turns.
     pub turns: Vec<RecordedTurn>,
+    /// How it ended.
+    pub end: RecordingEnd,
 }
 
 /// The first line of a recording.
@@ -40,17 +47,19 @@ pub struct Recording {
 pub struct RecordingHead {
     /// The version of the format.
     pub fluffy_recording: u32,
-    /// When it began.
+    /// When the session began.
     pub created: Timestamp,
     /// Who answered, as `provider/model`.
     pub model: String,
+    /// What was to be done.
+    pub task: String,
+    /// How strictly test-first held.
+    pub mode: String,
 }
 
 /// One turn of a recording.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedTurn {
-    /// The digest of everything that was asked.
-    pub asked: Digest,
     /// The tool results that came since the model spoke last.
     pub results: Vec<SeenResult>,
     /// What it answered.
@@ -70,9 +79,24 @@ pub struct SeenResult {
     pub outcome: ToolOutcome,
 }
 
+/// The last line of a recording.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordingEnd {
+    /// How the session ended, in its own word.
+    pub ended: String,
+    /// What the kernel saw, a fact each.
+    pub seen: Vec<String>,
+}
+
 /// Why a recording cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadRecordingError {
+    /// Its bytes cannot be had.
+    #[error("it cannot be read")]
+    Unreadable(#[source] io::Error),
+    /// Larger than anything we have written.
+    #[error("it is larger than {} MiB", MAX_BYTES >> 20)]
+    TooLarge,
     /// Empty, or it does not begin as one.
     #[error("this is not a recording of fluffy")]
     NotARecording,
@@ -91,6 +115,9 @@ pub enum ReadRecordingError {
         #[source]
         source: serde_json::Error,
     },
+    /// The last line is missing.
+    #[error("the recording was cut: its end is missing")]
+    Cut,
     /// Longer than anything we have written.
     #[error("line {line} of the recording is too long, or there are too many")]
     TooLong {
@@ -99,54 +126,57 @@ pub enum ReadRecordingError {
     },
 }
 
-/// Writes a recording.
-#[derive(Debug)]
-pub struct Recorder<W> {
-    writer: W,
-    redactor: Redactor,
-}
-
-impl<W: Write> Recorder<W> {
-    /// Begins a recording. `redactor` must know the session's secrets.
-    ///
-    /// # Errors
-    /// It cannot be written.
-    pub fn begin(
-        mut writer: W,
-        redactor: Redactor,
-        model: &str,
-        now: Timestamp,
-    ) -> io::Result<Self> {
-        let head = RecordingHead {
-            fluffy_recording: VERSION,
-            created: now,
-            model: model.to_owned(),
-        };
-        write_line(&mut writer, &serde_json::to_value(head)?)?;
-        Ok(Self { writer, redactor })
-    }
-
-    /// Writes one turn and its answer; events of broken attempts are left out.
-    ///
-    /// # Errors
-    /// It cannot be written.
-    pub fn turn(&mut self, turn: &Turn, events: &[ModelEvent]) -> io::Result<()> {
-        let recorded = RecordedTurn {
-            asked: digest(turn),
-            results: seen_results(turn),
-            events: whole_events(events),
-        };
-        let mut value = serde_json::to_value(recorded)?;
-        redact(&mut value, &self.redactor);
-        write_line(&mut self.writer, &value)
+impl RecordedTurn {
+    /// A whole answer, as the events it could have come in.
+    #[must_use]
+    pub fn of(results: Vec<SeenResult>, parts: &[Part], usage: Usage, stop: StopReason) -> Self {
+        let mut events: Vec<ModelEvent> = parts.iter().flat_map(events_of).collect();
+        events.push(ModelEvent::Usage(usage));
+        events.push(ModelEvent::Done { reason: stop });
+        Self { results, events }
     }
 }
 
 impl Recording {
-    /// Reads a recording.
+    /// The recording as a file, without secrets and without the path of the
+    /// project. `redactor` must know the session's own secrets.
+    #[must_use]
+    pub fn to_file(&self, redactor: &Redactor, project: &str) -> Vec<u8> {
+        let lines = std::iter::once(serde_json::to_value(&self.head))
+            .chain(self.turns.iter().map(serde_json::to_value))
+            .chain(std::iter::once(serde_json::to_value(&self.end)));
+        let mut file = Vec::new();
+        for line in lines {
+            // Plain data of ours always has a JSON form.
+            let mut value = line.unwrap_or_default();
+            each_text(&mut value, &|text| {
+                let text = without(text, project);
+                redactor.redact(&text).text
+            });
+            file.extend_from_slice(value.to_string().as_bytes());
+            file.push(b'\n');
+        }
+        file
+    }
+
+    /// Reads a recording to its end.
     ///
     /// # Errors
-    /// It is none, is newer than this program, or is damaged.
+    /// It cannot be had, or is none that we can play.
+    pub fn read(reader: impl Read) -> Result<Self, ReadRecordingError> {
+        let mut bytes = Vec::new();
+        let read = reader.take(MAX_BYTES + 1).read_to_end(&mut bytes);
+        read.map_err(ReadRecordingError::Unreadable)?;
+        if bytes.len() as u64 > MAX_BYTES {
+            return Err(ReadRecordingError::TooLarge);
+        }
+        Self::parse(&bytes)
+    }
+
+    /// Reads a recording from its bytes.
+    ///
+    /// # Errors
+    /// It is none, is newer than this program, was cut, or is damaged.
     pub fn parse(bytes: &[u8]) -> Result<Self, ReadRecordingError> {
         let mut lines = bytes.split(|byte| *byte == b'\n').enumerate();
         let (_, first) = lines.next().ok_or(ReadRecordingError::NotARecording)?;
@@ -169,9 +199,39 @@ impl Recording {
             if line.len() > MAX_LINE || turns.len() >= MAX_TURNS {
                 return Err(ReadRecordingError::TooLong { line: number });
             }
-            turns.push(serde_json::from_slice(line).map_err(damaged(number))?);
+            let value: Value = serde_json::from_slice(line).map_err(damaged(number))?;
+            if value.get("ended").is_some() {
+                let end = serde_json::from_value(value).map_err(damaged(number))?;
+                return Ok(Self { head, turns, end });
+            }
+            turns.push(serde_json::from_value(value).map_err(damaged(number))?);
         }
-        Ok(Self { head, turns })
+        Err(ReadRecordingError::Cut)
+    }
+
+    /// The same recording, in this project.
+    #[must_use]
+    pub(crate) fn in_project(mut self, project: &str) -> Self {
+        let within = |text: &mut String| *text = text.replace(PROJECT, project);
+        for event in self.turns.iter_mut().flat_map(|turn| &mut turn.events) {
+            match event {
+                ModelEvent::TextDelta { text } | ModelEvent::ReasoningDelta { text } => {
+                    within(text);
+                }
+                ModelEvent::ToolCallDelta { arguments, .. } => within(arguments),
+                _ => {}
+            }
+        }
+        self
+    }
+}
+
+/// A text with a word in the place of the project's path.
+pub(crate) fn without(text: &str, project: &str) -> String {
+    match project.len() {
+        // The root of a file system is in every path and says nothing.
+        0 | 1 => text.to_owned(),
+        _ => text.replace(project, PROJECT),
     }
 }
 
@@ -216,77 +276,46 @@ fn tool_of(turn: &Turn, id: &str) -> String {
         .unwrap_or_default()
 }
 
-/// Tells conversations apart, whoever answered them.
-fn digest(turn: &Turn) -> Digest {
-    let mut messages = turn.messages.clone();
-    for part in messages.iter_mut().flat_map(|message| &mut message.parts) {
-        match part {
-            Part::Text { opaque, .. } | Part::Reasoning { opaque, .. } => *opaque = None,
-            Part::ToolCall(call) => call.opaque = None,
-            Part::ToolResult { .. } => {}
-        }
-    }
-    Digest::of(&serde_json::to_vec(&messages).unwrap_or_default())
-}
-
-/// The events of an answer as if it had come in whole parts.
-fn whole_events(events: &[ModelEvent]) -> Vec<ModelEvent> {
-    let mut answer = Answer::default();
-    events.iter().for_each(|event| answer.apply(event));
-    let (usage, end) = (answer.usage(), answer.end().cloned());
-    let mut whole = Vec::new();
-    for part in answer.into_message().parts {
-        match part {
-            Part::Text { text, .. } => whole.push(ModelEvent::TextDelta { text }),
-            Part::Reasoning { text, .. } => {
-                whole.push(ModelEvent::ReasoningDelta { text });
-                whole.push(ModelEvent::ReasoningEnd { opaque: None });
-            }
-            Part::ToolCall(call) => {
-                let (id, name) = (call.id, call.name);
-                let arguments = match call.arguments {
-                    Value::String(text) => text,
-                    other => other.to_string(),
-                };
-                whole.push(ModelEvent::ToolCallStart {
+/// The events of one part, as if it had come whole.
+fn events_of(part: &Part) -> Vec<ModelEvent> {
+    match part {
+        Part::Text { text, .. } => vec![ModelEvent::TextDelta { text: text.clone() }],
+        Part::Reasoning { text, .. } => vec![
+            ModelEvent::ReasoningDelta { text: text.clone() },
+            ModelEvent::ReasoningEnd { opaque: None },
+        ],
+        Part::ToolCall(call) => {
+            let arguments = match &call.arguments {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            let id = call.id.clone();
+            vec![
+                ModelEvent::ToolCallStart {
                     id: id.clone(),
-                    name,
-                });
-                whole.push(ModelEvent::ToolCallDelta {
+                    name: call.name.clone(),
+                },
+                ModelEvent::ToolCallDelta {
                     id: id.clone(),
                     arguments,
-                });
-                whole.push(ModelEvent::ToolCallEnd { id, opaque: None });
-            }
-            Part::ToolResult { .. } => {}
+                },
+                ModelEvent::ToolCallEnd { id, opaque: None },
+            ]
         }
+        Part::ToolResult { .. } => Vec::new(),
     }
-    whole.extend(usage.map(ModelEvent::Usage));
-    whole.extend(end.map(|end| match end {
-        End::Done(reason) => ModelEvent::Done { reason },
-        End::Broken(fault) => ModelEvent::Error(fault),
-    }));
-    whole
 }
 
-/// Removes secrets from every text in a value.
-fn redact(value: &mut Value, redactor: &Redactor) {
+/// Changes every text in a value.
+fn each_text(value: &mut Value, change: &impl Fn(&str) -> String) {
     match value {
-        Value::String(text) => *text = redactor.redact(text).text,
-        Value::Array(items) => items.iter_mut().for_each(|item| redact(item, redactor)),
+        Value::String(text) => *text = change(text),
+        Value::Array(items) => items.iter_mut().for_each(|item| each_text(item, change)),
         Value::Object(fields) => fields
             .values_mut()
-            .for_each(|field| redact(field, redactor)),
+            .for_each(|field| each_text(field, change)),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
-}
-
-fn write_line(writer: &mut impl Write, value: &Value) -> io::Result<()> {
-    let mut line = serde_json::to_vec(value)?;
-    line.push(b'\n');
-    writer.write_all(&line)?;
-    // A recording is worth most when something went wrong after it.
-    writer.flush()
 }
 
 #[cfg(test)]

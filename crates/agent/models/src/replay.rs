@@ -1,9 +1,9 @@
 //! Plays a recording's model side; everything else is real.
 //!
 //! Before each answer the tools' new results are compared with those that were
-//! recorded. A difference is reported with a diff and, unless told otherwise,
-//! ends the session: the recorded answer would be about something that did not
-//! happen. Never needs a network or a key.
+//! recorded. A difference is reported with a diff and ends the session: the
+//! recorded answer would be about something that did not happen. Never needs a
+//! network or a key. Next: `same`.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,32 +12,20 @@ use fluffy_contract::BoxFuture;
 use fluffy_contract::model::{
     FaultKind, ModelEvent, ModelFault, ModelProvider, ModelStream, Retry, StartTurnError, Turn,
 };
+use fluffy_contract::tool::ToolOutcome;
 use fluffy_policy::Permit;
 use fluffy_secret::Redactor;
 use imara_diff::{Algorithm, BasicLineDiffPrinter, Diff, InternedInput, UnifiedDiffConfig};
 
 use crate::record::{Recording, SeenResult, seen_results};
+use crate::same::{essence, is_same};
 
 /// Plays recordings.
 pub struct Replay {
     recording: Recording,
     next: Mutex<usize>,
-    divergences: Mutex<Vec<Divergence>>,
-    on_divergence: OnDivergence,
     redactor: Redactor,
-    normalize: Normalize,
-}
-
-/// Makes texts equal that differ in what does not matter.
-pub type Normalize = Box<dyn Fn(&str) -> String + Send + Sync>;
-
-/// What to do when the tools answered differently.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnDivergence {
-    /// Report it and end the turn with an error.
-    Stop,
-    /// Report it and go on with the recorded answer.
-    GoOn,
+    project: String,
 }
 
 /// How the tools' answers differ from the recording.
@@ -52,30 +40,23 @@ pub struct Divergence {
 }
 
 impl Replay {
-    /// Plays this recording from its beginning. What the tools say goes through
-    /// `redactor` first, as it did when it was recorded.
+    /// Plays this recording in a project, from its beginning. What the tools
+    /// say goes through `redactor` first, as it did when it was recorded.
     #[must_use]
-    pub fn new(recording: Recording, redactor: Redactor, on_divergence: OnDivergence) -> Self {
+    pub fn new(recording: Recording, redactor: Redactor, project: &str) -> Self {
         Self {
-            recording,
+            recording: recording.in_project(project),
             next: Mutex::default(),
-            divergences: Mutex::default(),
-            on_divergence,
             redactor,
-            normalize: Box::new(str::to_owned),
+            project: project.to_owned(),
         }
     }
 
-    /// Compares texts only after both went through `normalize`.
+    /// The same after so many turns: the session goes on from there.
     #[must_use]
-    pub fn with_normalize(self, normalize: Normalize) -> Self {
-        Self { normalize, ..self }
-    }
-
-    /// How the tools have differed so far.
-    #[must_use]
-    pub fn divergences(&self) -> Vec<Divergence> {
-        lock(&self.divergences).clone()
+    pub fn after(self, turns: usize) -> Self {
+        *lock(&self.next) = turns;
+        self
     }
 
     /// The recorded answer to the next turn.
@@ -87,62 +68,54 @@ impl Replay {
             *next
         };
         let Some(recorded) = self.recording.turns.get(number - 1) else {
-            let what = format!("the recording ended after {} turns", number - 1);
-            return ReplayStream::failing(what);
+            let message = format!("the recording ends after {} turns", number - 1);
+            return ReplayStream::failing(FaultKind::Ended, message);
         };
-        let found = self.compare(number, &recorded.results, &seen_results(turn));
-        let events = match (found.first(), self.on_divergence) {
-            (Some(first), OnDivergence::Stop) => {
-                let stream = ReplayStream::failing(first.to_string());
-                lock(&self.divergences).extend(found);
-                return stream;
-            }
-            (Some(_), OnDivergence::GoOn) | (None, _) => recorded.events.clone(),
-        };
-        lock(&self.divergences).extend(found);
-        ReplayStream(
-            events
-                .into_iter()
-                .flat_map(in_pieces)
-                .collect::<Vec<_>>()
-                .into_iter(),
-        )
+        if let Some(found) = self.compare(number, &recorded.results, &seen_results(turn)) {
+            return ReplayStream::failing(FaultKind::Diverged, found.to_string());
+        }
+        let events = recorded.events.iter().cloned().flat_map(in_pieces);
+        ReplayStream(events.collect::<Vec<_>>().into_iter())
     }
 
-    fn compare(&self, turn: usize, then: &[SeenResult], now: &[SeenResult]) -> Vec<Divergence> {
+    /// The first difference between what the tools said then and say now.
+    fn compare(&self, turn: usize, then: &[SeenResult], now: &[SeenResult]) -> Option<Divergence> {
         if then.len() != now.len() {
             let names = |results: &[SeenResult]| {
-                results
-                    .iter()
-                    .map(|result| format!("{}\n", result.tool))
-                    .collect::<String>()
+                let names = results.iter().map(|result| format!("{}\n", result.tool));
+                names.collect::<String>()
             };
-            let diff = diff(&names(then), &names(now));
-            return vec![Divergence {
+            let diff = unified(&names(then), &names(now));
+            return Some(Divergence {
                 turn,
                 tool: None,
                 diff,
-            }];
+            });
         }
-        let pairs = then.iter().zip(now);
-        let differing = pairs.filter_map(|(then, now)| {
-            let text = |result: &SeenResult| {
-                let content = self.redactor.redact(&result.content).text;
-                let content = (self.normalize)(&content);
-                format!(
-                    "{} {:?}
-{content}",
-                    result.tool, result.outcome
-                )
-            };
-            let (then_text, now_text) = (text(then), text(now));
-            (then_text != now_text).then(|| Divergence {
+        then.iter().zip(now).find_map(|(then, now)| {
+            let (before, after) = (self.essence(then), self.essence(now));
+            (!is_same(&now.tool, &before, &after)).then(|| Divergence {
                 turn,
                 tool: Some(now.tool.clone()),
-                diff: diff(&then_text, &now_text),
+                diff: unified(&before, &after),
             })
-        });
-        differing.collect()
+        })
+    }
+
+    fn essence(&self, result: &SeenResult) -> String {
+        let SeenResult {
+            tool,
+            outcome,
+            content,
+            ..
+        } = result;
+        let content = self.redactor.redact(content).text;
+        let content = essence(&content, &self.project);
+        let outcome = match outcome {
+            ToolOutcome::Done => "done",
+            ToolOutcome::Failed => "failed",
+        };
+        format!("{tool} {outcome}\n{content}\n")
     }
 }
 
@@ -186,9 +159,9 @@ impl ModelProvider for Replay {
 pub struct ReplayStream(std::vec::IntoIter<ModelEvent>);
 
 impl ReplayStream {
-    fn failing(message: String) -> Self {
+    fn failing(kind: FaultKind, message: String) -> Self {
         let fault = ModelFault {
-            kind: FaultKind::Diverged,
+            kind,
             message,
             retryable: Retry::Never,
         };
@@ -223,7 +196,9 @@ fn in_pieces(event: ModelEvent) -> Vec<ModelEvent> {
     }
 }
 
-fn diff(then: &str, now: &str) -> String {
+/// A unified diff from what was recorded to what happened.
+#[must_use]
+pub fn unified(then: &str, now: &str) -> String {
     let input = InternedInput::new(then, now);
     let mut diff = Diff::compute(Algorithm::Histogram, &input);
     diff.postprocess_lines(&input);

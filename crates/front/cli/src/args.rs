@@ -14,7 +14,7 @@ use fluffy_base::id::SandboxId;
 use fluffy_ledger::verify::Extent;
 
 pub(crate) use agent::{
-    Asked, ModeArg, RunTaskArgs, SessionCommand, TaskArgs, WorkArgs, with_task,
+    Asked, ModeArg, ReplayArgs, RunTaskArgs, SessionCommand, TaskArgs, WorkArgs, with_task,
 };
 pub(crate) use sandbox::{
     AftermathArgs, EngineArg, LayerCommand, RunArgs, SandboxCommand, SelftestArgs, TierArg,
@@ -77,6 +77,16 @@ but unverified, 8 waits for a person, 10 means that a budget ran out, 3 that pol
 
   fluffy run --json \"add error handling to parse_config\"")]
     Run(RunTaskArgs),
+    /// Play a recorded session: the model's side from the file, the rest for real
+    #[command(after_help = "\
+Works on the recorded task in this project, as `fluffy \"task\"` would: policy, sandboxes, tests,
+merge and commit are real, and only the model's answers come from the file. Needs no network and no
+key. Where a tool answers differently from the recording the session ends with a diff and exit
+code 5; otherwise it exits as the session did.
+
+  fluffy run --record session.jsonl \"add error handling to parse_config\"
+  fluffy replay session.jsonl")]
+    Replay(ReplayArgs),
     /// Look at sessions of the agent; go on with one, or take it back
     #[command(subcommand)]
     Session(SessionCommand),

@@ -13,6 +13,8 @@ pub(crate) mod layer;
 pub(crate) mod ledger;
 pub(crate) mod person;
 pub(crate) mod policy;
+pub(crate) mod recordings;
+mod replay;
 pub(crate) mod sandbox;
 mod session;
 mod version;
@@ -35,6 +37,7 @@ pub(crate) fn run(session: &Session, command: Command) -> Result<process::ExitCo
         Command::Sandbox(SandboxCommand::Run(args)) => return Ok(sandbox::run(session, &args)),
         Command::Task(args) => agent::task(session, &args),
         Command::Run(args) => agent::run(session, &args),
+        Command::Replay(args) => replay::run(session, &args),
         Command::Acp(args) => agent::acp::run(session, &args),
         Command::Session(command) => session::run(session, command),
         Command::Demo => demo::run(session),

@@ -268,6 +268,8 @@ pub enum FaultKind {
     ContextTooLong,
     /// Another process or turn changed what the recording was made of.
     Diverged,
+    /// A recording has no more to say.
+    Ended,
     /// The provider does not accept the request as it is.
     InvalidRequest,
     /// What came back is not the wire format.

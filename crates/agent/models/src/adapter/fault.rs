@@ -153,6 +153,7 @@ fn retry_of(kind: FaultKind, status: Option<u16>) -> Retry {
         | FaultKind::Billing
         | FaultKind::ContextTooLong
         | FaultKind::Diverged
+        | FaultKind::Ended
         | FaultKind::InvalidRequest
         | FaultKind::NotFound => Retry::Never,
     };

@@ -1,14 +1,17 @@
 //! Tests of recordings and of playing them.
 
-use fluffy_contract::model::{Message, ModelStream as _, StopReason, ToolCall, Usage};
+use fluffy_contract::model::{FaultKind, Message, ModelStream as _, ToolCall};
 use fluffy_secret::SecretString;
 use serde_json::json;
 
 use super::*;
-use crate::replay::{OnDivergence, Replay};
+use crate::Answer;
+use crate::replay::Replay;
 
 const SECRET: &str = "hunter2-hunter2";
 const SHAPED: &str = "ghp_0123456789abcdefghijABCDEFGHIJ012345";
+const HERE: &str = "/home/ann/project";
+const THERE: &str = "/srv/other";
 
 fn redactor() -> Redactor {
     let mut redactor = Redactor::new(&[]).unwrap();
@@ -29,22 +32,18 @@ fn turn(messages: Vec<Message>) -> Turn {
     }
 }
 
-fn call(id: &str) -> Message {
-    let call = ToolCall {
-        id: id.into(),
+fn call() -> ToolCall {
+    ToolCall {
+        id: "c1".into(),
         name: "fs.read".into(),
-        arguments: json!({}),
+        arguments: json!({"path": format!("{HERE}/{SECRET}")}),
         opaque: None,
-    };
-    Message {
-        role: Role::Assistant,
-        parts: vec![Part::ToolCall(call)],
     }
 }
 
-fn result(id: &str, content: &str) -> Message {
+fn result(content: &str) -> Message {
     let part = Part::ToolResult {
-        call: id.into(),
+        call: "c1".into(),
         content: content.into(),
         outcome: ToolOutcome::Done,
     };
@@ -56,59 +55,51 @@ fn result(id: &str, content: &str) -> Message {
 
 /// A recording of two turns; the second saw `content`.
 fn record(content: &str) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let now = Timestamp::from_micros(0);
-    let mut recorder = Recorder::begin(&mut bytes, redactor(), "p/m", now).unwrap();
-    let text = |text: &str| ModelEvent::TextDelta { text: text.into() };
-    let events = [
-        text("never"),
-        ModelEvent::Restarted {
+    let text = |text: &str| Part::Text {
+        text: text.into(),
+        opaque: None,
+    };
+    let first = [
+        text(&format!("the password is {SECRET}, the token {SHAPED}")),
+        Part::ToolCall(call()),
+    ];
+    let seen = SeenResult {
+        call: "c1".into(),
+        tool: "fs.read".into(),
+        content: content.into(),
+        outcome: ToolOutcome::Done,
+    };
+    let usage = Usage {
+        input_tokens: 3,
+        ..Usage::default()
+    };
+    let recording = Recording {
+        head: RecordingHead {
+            fluffy_recording: VERSION,
+            created: Timestamp::from_micros(0),
             model: "p/m".into(),
-            because: "broke".into(),
+            task: format!("not {SECRET}"),
+            mode: "strict".into(),
         },
-        // Secrets cut in two, and one inside of arguments.
-        text("the password is hunter2"),
-        text("-hunter2, the token ghp_0123456789abc"),
-        text("defghijABCDEFGHIJ012345"),
-        ModelEvent::ToolCallStart {
-            id: "c1".into(),
-            name: "fs.read".into(),
+        turns: vec![
+            RecordedTurn::of(vec![], &first, usage, StopReason::ToolCalls),
+            RecordedTurn::of(vec![seen], &[text("two words")], usage, StopReason::EndTurn),
+        ],
+        end: RecordingEnd {
+            ended: "verified".into(),
+            seen: vec!["refused 0".into()],
         },
-        ModelEvent::ToolCallDelta {
-            id: "c1".into(),
-            arguments: "{\"p\":\"hunter2".into(),
-        },
-        ModelEvent::ToolCallDelta {
-            id: "c1".into(),
-            arguments: "-hunter2\"}".into(),
-        },
-        ModelEvent::ToolCallEnd {
-            id: "c1".into(),
-            opaque: None,
-        },
-        ModelEvent::Usage(Usage {
-            input_tokens: 3,
-            ..Usage::default()
-        }),
-        ModelEvent::Done {
-            reason: StopReason::ToolCalls,
-        },
-    ];
-    recorder.turn(&turn(vec![]), &events).unwrap();
-    let second = turn(vec![call("c1"), result("c1", content)]);
-    let events = [
-        text("two words"),
-        ModelEvent::Done {
-            reason: StopReason::EndTurn,
-        },
-    ];
-    recorder.turn(&second, &events).unwrap();
-    bytes
+    };
+    recording.to_file(&redactor(), HERE)
 }
 
 async fn play(replay: &Replay, content: &str) -> Vec<ModelEvent> {
     let mut events = Vec::new();
-    for turn in [turn(vec![]), turn(vec![call("c1"), result("c1", content)])] {
+    let called = Message {
+        role: Role::Assistant,
+        parts: vec![Part::ToolCall(call())],
+    };
+    for turn in [turn(vec![]), turn(vec![called, result(content)])] {
         let mut stream = replay.play(&turn);
         while let Some(event) = stream.next().await {
             events.push(event);
@@ -117,64 +108,67 @@ async fn play(replay: &Replay, content: &str) -> Vec<ModelEvent> {
     events
 }
 
+fn replay(recorded: &str) -> Replay {
+    let recording = Recording::parse(&record(recorded)).unwrap();
+    Replay::new(recording, redactor(), THERE)
+}
+
 #[test]
-fn no_secret_reaches_the_file_however_it_was_cut() {
-    let bytes = record(&format!("found {SECRET} and {SHAPED}"));
+fn neither_a_secret_nor_a_place_reaches_the_file() {
+    let bytes = record(&format!("found {SECRET} and {SHAPED} in {HERE}/x"));
     let text = String::from_utf8(bytes).unwrap();
-    assert!(
-        !text.contains("hunter2") && !text.contains("ghp_"),
-        "{text}"
-    );
-    assert_eq!(text.lines().count(), 3);
+    for hidden in ["hunter2", "ghp_", "ann"] {
+        assert!(!text.contains(hidden), "{text}");
+    }
+    assert_eq!(text.lines().count(), 4);
     let recording = Recording::parse(text.as_bytes()).unwrap();
     assert_eq!(recording.head.model, "p/m");
     assert_eq!(recording.turns[1].results[0].tool, "fs.read");
-    assert!(
-        !text.contains("never"),
-        "what was taken back is not recorded"
-    );
+    assert_eq!(recording.end.ended, "verified");
 }
 
 #[tokio::test]
-async fn the_same_session_is_played_back() {
-    let content = format!("same\n{SECRET}\nlines\n");
-    let recording = Recording::parse(&record(&content)).unwrap();
-    let replay = Replay::new(recording, redactor(), OnDivergence::Stop);
-    let events = play(&replay, &content).await;
-    assert_eq!(replay.divergences(), []);
+async fn the_same_session_is_played_back_in_another_place() {
+    let replay = replay(&format!("same {HERE}\n{SECRET}\nin 3 ms\n"));
+    let events = play(&replay, &format!("same {THERE}\n{SECRET}\nin 4 ms\n")).await;
     let mut answer = Answer::default();
     events.iter().for_each(|event| answer.apply(event));
     assert!(answer.text().ends_with("two words"), "{}", answer.text());
-    assert!(matches!(
-        events.last(),
-        Some(ModelEvent::Done {
-            reason: StopReason::EndTurn
-        })
-    ));
-    let third = replay.play(&turn(vec![])).next().await;
-    assert!(
-        matches!(third, Some(ModelEvent::Error(fault)) if fault.message.contains("ended after 2"))
-    );
+    let message = answer.into_message();
+    let called = message.parts.iter().find_map(|part| match part {
+        Part::ToolCall(call) => call.arguments["path"].as_str(),
+        _ => None,
+    });
+    assert!(called.unwrap().starts_with(THERE), "{called:?}");
+    let Some(ModelEvent::Error(fault)) = replay.play(&turn(vec![])).next().await else {
+        panic!("there is no third turn");
+    };
+    assert_eq!(fault.kind, FaultKind::Ended);
+    assert!(fault.message.contains("after 2 turns"), "{fault:?}");
 }
 
 #[tokio::test]
 async fn a_divergence_is_told_with_a_diff() {
-    let recording = Recording::parse(&record("same\nthen\nlines\n")).unwrap();
-    let replay = Replay::new(recording.clone(), redactor(), OnDivergence::Stop);
-    let events = play(&replay, "same\nnow\nlines\n").await;
+    let events = play(&replay("same\nthen\nlines\n"), "same\nnow\nlines\n").await;
     let Some(ModelEvent::Error(fault)) = events.last() else {
         panic!("{events:?}");
     };
-    assert_eq!(fault.kind, fluffy_contract::model::FaultKind::Diverged);
+    assert_eq!(fault.kind, FaultKind::Diverged);
+    assert!(fault.message.starts_with("turn 2: `fs.read`"), "{fault:?}");
     assert!(fault.message.contains("-then\n+now\n"), "{}", fault.message);
-    let replay = Replay::new(recording.clone(), redactor(), OnDivergence::GoOn);
-    let events = play(&replay, "same\nnow\nlines\n").await;
-    assert!(matches!(events.last(), Some(ModelEvent::Done { .. })));
-    assert_eq!(replay.divergences()[0].turn, 2);
-    let normalize = Box::new(|text: &str| text.replace("then", "now"));
-    let replay = Replay::new(recording, redactor(), OnDivergence::Stop).with_normalize(normalize);
-    play(&replay, "same\nnow\nlines\n").await;
-    assert_eq!(replay.divergences(), []);
+    let mut stream = replay("x").after(1).play(&turn(vec![]));
+    let Some(ModelEvent::Error(fault)) = stream.next().await else {
+        panic!("a result is missing");
+    };
+    assert!(fault.message.contains("-fs.read\n"), "{}", fault.message);
+}
+
+#[tokio::test]
+async fn a_session_goes_on_where_it_was() {
+    let recording = Recording::parse(&record("x")).unwrap();
+    let replay = Replay::new(recording, redactor(), THERE).after(2);
+    let event = replay.play(&turn(vec![])).next().await;
+    assert!(matches!(event, Some(ModelEvent::Error(fault)) if fault.kind == FaultKind::Ended));
 }
 
 #[test]
@@ -193,8 +187,13 @@ fn what_is_no_recording_is_refused() {
     let newer = b"{\"fluffy_recording\":2,\"created\":\"x\"}";
     let error = Recording::parse(newer).unwrap_err();
     assert!(matches!(error, ReadRecordingError::Version { version: 2 }));
-    let mut damaged = record("x");
-    damaged.extend_from_slice(b"{\"asked\":7}\n");
-    let error = Recording::parse(&damaged).unwrap_err();
-    assert!(matches!(error, ReadRecordingError::Line { line: 4, .. }));
+    let whole = String::from_utf8(record("x")).unwrap();
+    let lines: Vec<&str> = whole.lines().collect();
+    let damaged = [lines[0], "{\"results\":7}"].join("\n");
+    let error = Recording::parse(damaged.as_bytes()).unwrap_err();
+    assert!(matches!(error, ReadRecordingError::Line { line: 2, .. }));
+    for kept in 1..lines.len() {
+        let error = Recording::parse(lines[..kept].join("\n").as_bytes()).unwrap_err();
+        assert!(matches!(error, ReadRecordingError::Cut), "{kept}");
+    }
 }

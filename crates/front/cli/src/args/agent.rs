@@ -39,6 +39,16 @@ pub(crate) struct RunTaskArgs {
     pub(crate) work: WorkArgs,
 }
 
+/// What `replay` takes.
+#[derive(Debug, Args)]
+pub(crate) struct ReplayArgs {
+    /// The recording
+    pub(crate) file: PathBuf,
+    /// Answer yes to every question of this session, each on the record
+    #[arg(long)]
+    pub(crate) yes_auto: bool,
+}
+
 /// How a task is worked on.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct WorkArgs {
@@ -54,7 +64,7 @@ pub(crate) struct WorkArgs {
     /// Answer yes to every question of this session, each on the record
     #[arg(long)]
     pub(crate) yes_auto: bool,
-    /// Write a recording of the session (refused: not built yet)
+    /// Write a recording of the session, which `fluffy replay` plays
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
 }

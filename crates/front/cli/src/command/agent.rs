@@ -18,12 +18,13 @@ pub(crate) mod wanted;
 use std::io::{self, IsTerminal};
 
 use fluffy_kernel::api::Presence;
+use fluffy_kernel::event::SessionEnded;
 use fluffy_report::{ExitCode, Report};
 use tokio::runtime::Runtime;
 
 use crate::args::{RunTaskArgs, TaskArgs, WorkArgs};
-use crate::command::Outcome;
 use crate::command::gate::Yes;
+use crate::command::{Outcome, recordings};
 use crate::failure::{self, Failure};
 use crate::session::Session;
 use connect::{KernelPlace, kernel};
@@ -44,6 +45,15 @@ pub(crate) fn task(session: &Session, args: &TaskArgs) -> Outcome {
     work(session, &args.work, Some(&task), keyboard)
 }
 
+/// How a session went that was followed.
+#[derive(Debug)]
+pub(crate) struct Followed {
+    /// What the program exits with.
+    pub(crate) code: ExitCode,
+    /// How the session ended, unless somebody left before.
+    pub(crate) ended: Option<SessionEnded>,
+}
+
 /// `fluffy run`: nobody watches.
 pub(crate) fn run(session: &Session, args: &RunTaskArgs) -> Outcome {
     let task = args.words.join(" ");
@@ -54,6 +64,16 @@ pub(crate) fn run(session: &Session, args: &RunTaskArgs) -> Outcome {
 }
 
 fn work(session: &Session, args: &WorkArgs, task: Option<&str>, keyboard: Keyboard) -> Outcome {
+    Ok(follow(session, args, task, keyboard)?.code)
+}
+
+/// Begins a session, follows it, and writes its recording if one is wanted.
+pub(crate) fn follow(
+    session: &Session,
+    args: &WorkArgs,
+    task: Option<&str>,
+    keyboard: Keyboard,
+) -> Result<Followed, Failure> {
     let manner = Manner {
         ends: match task {
             Some(_) => Ends::WithTask,
@@ -65,7 +85,8 @@ fn work(session: &Session, args: &WorkArgs, task: Option<&str>, keyboard: Keyboa
     let place = KernelPlace::of(here)?;
     let folder = session.folder()?;
     let wanted = wanted::wanted(here, &folder, args, presence(manner.answers))?;
-    runtime()?.block_on(async {
+    let record = wanted.record.clone();
+    let (code, id, ended) = runtime()?.block_on(async {
         let senses = Senses::of_process(keyboard)?;
         let kernel = kernel(place).await?;
         let view = View::new(&session.printer);
@@ -73,8 +94,13 @@ fn work(session: &Session, args: &WorkArgs, task: Option<&str>, keyboard: Keyboa
         if let Some(task) = task {
             conversation.begin(task).await?;
         }
-        conversation.run(senses).await
-    })
+        let code = conversation.run(senses).await?;
+        Ok::<_, Failure>((code, conversation.session(), conversation.ended().cloned()))
+    })?;
+    if let (Some(id), Some(path)) = (id, record) {
+        recordings::write(session, id, &path)?;
+    }
+    Ok(Followed { code, ended })
 }
 
 /// Whether somebody at a terminal can type; JSON is read by programs.

@@ -10,6 +10,7 @@ mod list;
 mod show;
 
 use fluffy_base::id::SessionId;
+use fluffy_kernel::session::Fact;
 use fluffy_kernel::store::{LoadSessionError, SessionStore};
 use fluffy_report::{ExitCode, Report};
 
@@ -46,6 +47,14 @@ fn with_store<T>(
     let acted = act(&store);
     ledger::close(session, opened)?;
     acted
+}
+
+/// Everything that is recorded of a session.
+pub(crate) fn facts_of(session: &Session, id: SessionId) -> Result<Vec<Fact>, Failure> {
+    with_store(session, |store| {
+        let facts = store.facts(id);
+        facts.map_err(|error| unreadable(&error).into())
+    })
 }
 
 /// The session whose id begins like this.

@@ -29,8 +29,7 @@ use fluffy_kernel::workshop::{Mounts, Premises, Workshop};
 use fluffy_layer::{HeldLayer, HoldLayerError, LayerKind, LayerStore, TreePath, View};
 use fluffy_ledger::Ledger;
 use fluffy_models::price::Prices;
-use fluffy_models::record::Recording;
-use fluffy_models::replay::{OnDivergence, Replay};
+use fluffy_models::replay::Replay;
 use fluffy_models::selection::{self, select};
 use fluffy_models::worker::SetupLink;
 use fluffy_policy::grant::{Grant, GrantLists};
@@ -46,7 +45,7 @@ use fluffy_workflow::project::detect::{CommandOverride, Overrides};
 use fluffy_workflow::results::Format;
 
 use crate::command::sandbox::ground::Ground as Machine;
-use crate::command::{layer, ledger, person, policy};
+use crate::command::{layer, ledger, person, policy, recordings};
 use crate::failure::{self, Failure};
 use crate::session::{Here, Session};
 
@@ -196,6 +195,7 @@ impl Maker {
             moment: SystemClock.now(),
             author: start.author.clone(),
             forked_from: start.forked_from,
+            record: start.record.clone(),
         };
         let store = SessionStore::new(self.ledger.clone());
         let fact = Fact::Started(started.clone());
@@ -229,9 +229,6 @@ impl Maker {
                 ));
             }
             _ => {}
-        }
-        if start.record.is_some() {
-            return refuse("sessions cannot be recorded to a file yet; leave --record out".into());
         }
         if start.forked_from.is_some() {
             return refuse("sessions cannot be forked yet; start a new one".into());
@@ -296,7 +293,7 @@ impl Maker {
         let hub = Arc::new(Hub::default());
         let person = Arc::new(Person::new(parts.presence, Arc::clone(&hub)));
         let stop = Arc::new(Stop::default());
-        let (provider, address) = self.provider(&parts.desk, &parts.models, &parts.providers)?;
+        let (provider, address) = self.provider(&parts)?;
         let view = parts.held.view().map_err(|error| internal(&error))?;
         hub.publish(AgentEvent::SessionStarted(SessionStarted {
             version: VERSION,
@@ -340,15 +337,13 @@ impl Maker {
     }
 
     /// Who answers, and where they are.
-    fn provider(
-        &self,
-        desk: &Desk,
-        models: &[String],
-        environment: &ProviderEnvironment,
-    ) -> Result<(Arc<dyn ModelProvider>, Option<String>), Refused> {
+    fn provider(&self, parts: &Parts) -> Result<(Arc<dyn ModelProvider>, Option<String>), Refused> {
+        let (desk, models, environment) = (&parts.desk, &parts.models, &parts.providers);
         let first = models.first().map(String::as_str).unwrap_or_default();
         if let Some(file) = first.strip_prefix("replay/") {
-            return Ok((replay(Path::new(file))?, None));
+            let played = self.replay(Path::new(file))?;
+            let turns = usize::try_from(parts.session.turns).unwrap_or(usize::MAX);
+            return Ok((Arc::new(played.after(turns)), None));
         }
         let known = selection::Environment {
             addresses: environment.addresses.clone(),
@@ -391,6 +386,19 @@ impl Maker {
         };
         Ok((Arc::new(models), address))
     }
+
+    /// A recording, to be played in this project.
+    fn replay(&self, file: &Path) -> Result<Replay, Refused> {
+        let wrong = |error: &dyn std::error::Error| {
+            let why = fluffy_kernel::agent::explain(error);
+            let message = format!("`{}` cannot be played: {why}", file.display());
+            Refused::new(ErrorCode::InvalidParams, message)
+        };
+        let recording = recordings::read(file).map_err(|error| wrong(&error))?;
+        let redactor = Redactor::new(&[]).map_err(|error| internal(&error))?;
+        let project = self.project.to_string_lossy();
+        Ok(Replay::new(recording, redactor, &project))
+    }
 }
 
 impl Make for Maker {
@@ -425,21 +433,6 @@ struct Parts {
 
 fn internal(error: &dyn std::error::Error) -> Refused {
     Refused::new(ErrorCode::Internal, fluffy_kernel::agent::explain(error))
-}
-
-fn replay(file: &Path) -> Result<Arc<dyn ModelProvider>, Refused> {
-    let wrong = |why: String| {
-        let message = format!("`{}` cannot be played: {why}", file.display());
-        Refused::new(ErrorCode::InvalidParams, message)
-    };
-    let bytes = std::fs::read(file).map_err(|error| wrong(error.to_string()))?;
-    let recording = Recording::parse(&bytes).map_err(|error| wrong(error.to_string()))?;
-    let redactor = Redactor::new(&[]).map_err(|error| internal(&error))?;
-    Ok(Arc::new(Replay::new(
-        recording,
-        redactor,
-        OnDivergence::GoOn,
-    )))
 }
 
 /// What the repository tells the agent, the nearest last.

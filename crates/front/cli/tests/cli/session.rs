@@ -43,6 +43,7 @@ fn started(task: &str) -> Started {
             email: "ann@example.com".to_owned(),
         },
         forked_from: None,
+        record: None,
     }
 }
 

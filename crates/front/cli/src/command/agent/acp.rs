@@ -18,7 +18,7 @@ use fluffy_config::project;
 use fluffy_kernel::api::Presence;
 use fluffy_kernel::event::PersonAnswer;
 use fluffy_policy::word::Mode;
-use fluffy_report::{ExitCode, Styling};
+use fluffy_report::{ExitCode, Report, Styling};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -43,6 +43,12 @@ const UNREAD: usize = 64;
 
 /// Serves an editor until it closes our input.
 pub(crate) fn run(session: &Session, args: &WorkArgs) -> Outcome {
+    if args.record.is_some() {
+        // An editor has many sessions, and they would all go to one file.
+        let what = "the sessions of an editor cannot be recorded";
+        let fix = "use `fluffy run --record FILE \"task\"`";
+        return Err(Report::new(ExitCode::Usage, what).fix(fix).into());
+    }
     runtime()?.block_on(async {
         let lines = senses::lines(MAX_MESSAGE)?;
         Editor::new(session, args).serve(lines).await

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fluffy_base::id::{ApprovalId, SessionId};
 use fluffy_kernel::api::{Resume, Start};
-use fluffy_kernel::event::{AgentEvent, PersonAnswer, SessionStarted};
+use fluffy_kernel::event::{AgentEvent, PersonAnswer, SessionEnded, SessionStarted};
 use fluffy_policy::word::Tier;
 use fluffy_report::{ExitCode, PrintError, Report, Tone};
 
@@ -38,6 +38,7 @@ pub(crate) struct Conversation<'a> {
     questions: VecDeque<ApprovalId>,
     interrupts: u32,
     exit: ExitCode,
+    ended: Option<SessionEnded>,
 }
 
 /// How a conversation goes.
@@ -92,6 +93,7 @@ impl<'a> Conversation<'a> {
             questions: VecDeque::new(),
             interrupts: 0,
             exit: ExitCode::Success,
+            ended: None,
         }
     }
 
@@ -120,8 +122,18 @@ impl<'a> Conversation<'a> {
         Ok(())
     }
 
+    /// Which session it is, once there is one.
+    pub(crate) fn session(&self) -> Option<SessionId> {
+        self.session
+    }
+
+    /// How the session's work ended last.
+    pub(crate) fn ended(&self) -> Option<&SessionEnded> {
+        self.ended.as_ref()
+    }
+
     /// Follows the session until it is over.
-    pub(crate) async fn run(mut self, mut senses: Senses) -> Outcome {
+    pub(crate) async fn run(&mut self, mut senses: Senses) -> Outcome {
         match self.follow(&mut senses).await {
             // Nobody reads on. That is no success: nothing was verified.
             Err(Failure::Print(PrintError::Closed)) => {
@@ -176,6 +188,7 @@ impl<'a> Conversation<'a> {
                 self.questions.clear();
                 self.interrupts = 0;
                 self.exit = exit_of(ended.exit);
+                self.ended = Some(ended.clone());
                 if self.manner.ends == Ends::WithTask {
                     return Ok(Some(self.exit));
                 }

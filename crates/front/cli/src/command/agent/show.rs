@@ -18,7 +18,7 @@ use fluffy_report::{Text, Tone, sanitize_line};
 pub(crate) use diff::diff;
 pub(crate) use ending::ending;
 use flow::Flow;
-use words::{duration, number, short_id};
+use words::{duration, model_name, number, short_id};
 
 /// Prose in longer lines is hard to read, however wide the window.
 const PROSE: usize = 100;
@@ -212,6 +212,10 @@ impl Show {
                 let line = format!("the answer above is void and asked for again: {reason}");
                 text.paragraph(Tone::Caution, &line, (2, self.limit()));
             }
+            AgentEvent::ReplayDiverged { place, diff: shown } => {
+                text.paragraph(Tone::Bad, place, (2, self.limit()));
+                text.append(diff(shown));
+            }
             AgentEvent::Note { text: note } => {
                 text.paragraph(Tone::Dim, &format!("note: {note}"), (2, self.limit()));
             }
@@ -234,7 +238,7 @@ impl Show {
             " {}  {}  {}  {} ({level})\n",
             short_id(&session),
             started.mode,
-            sanitize_line(&started.model),
+            sanitize_line(model_name(&started.model)),
             started.tier,
         ));
         text.paragraph(

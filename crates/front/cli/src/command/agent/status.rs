@@ -10,7 +10,7 @@ use fluffy_policy::word::{Mode, State, Tier};
 use fluffy_report::{Text, Tone, sanitize_line};
 
 use super::show::level_word;
-use super::show::words::{money, short, tokens};
+use super::show::words::{model_name, money, short, tokens};
 
 /// From this width on there is room for everything.
 const WIDE: usize = 100;
@@ -74,6 +74,7 @@ impl StatusLine {
             | AgentEvent::TurnRestarted { .. }
             | AgentEvent::ToolFinished { .. }
             | AgentEvent::TestsRan { .. }
+            | AgentEvent::ReplayDiverged { .. }
             | AgentEvent::ApprovalAnswered { .. } => self.activity = Activity::Thinking,
             AgentEvent::Note { .. } => {}
         }
@@ -107,7 +108,7 @@ impl StatusLine {
         let used = format!("{} tok {cost}", short(tokens(&self.spent)));
         let parts = [
             self.state.map(|state| state.to_string()),
-            Some(sanitize_line(&known.model).into_owned()),
+            Some(sanitize_line(model_name(&known.model)).into_owned()),
             Some(used.trim_end().to_owned()),
             Some(self.tier(known, width)),
             self.activity.words(),

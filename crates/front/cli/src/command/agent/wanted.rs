@@ -12,7 +12,7 @@ use fluffy_policy::word::{Mode, Tier};
 use fluffy_report::{ExitCode, Report};
 
 use crate::args::{ModeArg, TierArg, WorkArgs};
-use crate::command::person;
+use crate::command::{person, recordings};
 use crate::failure::{self, Failure};
 use crate::session::Here;
 
@@ -28,7 +28,11 @@ pub(crate) fn wanted(
 ) -> Result<Start, Failure> {
     let record = match &args.record {
         Some(path) => {
-            Some(std::path::absolute(path).map_err(|error| failure::unwritable(path, &error))?)
+            let path =
+                std::path::absolute(path).map_err(|error| failure::unwritable(path, &error))?;
+            // Said now, and not when the work is done.
+            recordings::check_place(&path)?;
+            Some(path)
         }
         None => None,
     };
@@ -104,7 +108,16 @@ fn models(here: &Here, given: &[String]) -> Result<Vec<String>, Failure> {
     }
     match models.iter().find(|model| !is_name(model)) {
         Some(wrong) => Err(no_name(wrong).into()),
-        None => Ok(models),
+        None => Ok(models.into_iter().map(located).collect()),
+    }
+}
+
+/// A recording is named by its file, and the kernel is in another folder.
+fn located(model: String) -> String {
+    let file = model.strip_prefix("replay/").map(std::path::absolute);
+    match file {
+        Some(Ok(file)) => format!("replay/{}", file.display()),
+        Some(Err(_)) | None => model,
     }
 }
 

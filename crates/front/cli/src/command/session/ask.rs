@@ -5,9 +5,8 @@ use fluffy_kernel::api::{Reply, Resume, SessionOrder};
 use fluffy_report::{ExitCode, Report};
 use serde_json::json;
 
-use super::{find, with_store};
+use super::{find, unreadable, with_store};
 use crate::args::WorkArgs;
-use crate::command::Outcome;
 use crate::command::agent::connect::{KernelPlace, kernel};
 use crate::command::agent::conversation::{Conversation, Ends, Manner};
 use crate::command::agent::senses::Senses;
@@ -15,11 +14,17 @@ use crate::command::agent::view::View;
 use crate::command::agent::wanted::{providers, wanted};
 use crate::command::agent::{answers, keyboard, presence, runtime};
 use crate::command::gate::Yes;
+use crate::command::{Outcome, recordings};
+use crate::failure::Failure;
 use crate::session::Session;
 
 /// Goes on with a session and follows it.
 pub(super) fn resume(session: &Session, prefix: &str, yes: Yes) -> Outcome {
-    let id = with_store(session, |store| find(store, prefix))?;
+    let (id, record) = with_store(session, |store| {
+        let id = find(store, prefix)?;
+        let found = store.load(id).map_err(|error| unreadable(&error))?;
+        Ok((id, found.started.record))
+    })?;
     let keyboard = keyboard(session);
     let manner = Manner {
         ends: Ends::WithTask,
@@ -32,14 +37,18 @@ pub(super) fn resume(session: &Session, prefix: &str, yes: Yes) -> Outcome {
         person: presence(manner.answers),
         providers: providers(here),
     };
-    runtime()?.block_on(async {
+    let code = runtime()?.block_on(async {
         let senses = Senses::of_process(keyboard)?;
         let kernel = kernel(place).await?;
         let view = View::new(&session.printer);
         let mut conversation = Conversation::new(kernel, view, manner);
         conversation.resume(resume).await?;
         conversation.run(senses).await
-    })
+    })?;
+    if let Some(path) = record {
+        recordings::write(session, id, &path)?;
+    }
+    Ok(code)
 }
 
 /// Begins a session from where another one stands, and follows it.
@@ -54,14 +63,20 @@ pub(super) fn fork(session: &Session, prefix: &str, task: &str, args: &WorkArgs)
     let place = KernelPlace::of(here)?;
     let mut wanted = wanted(here, &session.folder()?, args, presence(manner.answers))?;
     wanted.forked_from = Some(id);
-    runtime()?.block_on(async {
+    let record = wanted.record.clone();
+    let (code, id) = runtime()?.block_on(async {
         let senses = Senses::of_process(keyboard)?;
         let kernel = kernel(place).await?;
         let view = View::new(&session.printer);
         let mut conversation = Conversation::new(kernel, view, manner).wanting(wanted);
         conversation.begin(task).await?;
-        conversation.run(senses).await
-    })
+        let code = conversation.run(senses).await?;
+        Ok::<_, Failure>((code, conversation.session()))
+    })?;
+    if let (Some(id), Some(path)) = (id, record) {
+        recordings::write(session, id, &path)?;
+    }
+    Ok(code)
 }
 
 /// Takes the last turn back that changed something.

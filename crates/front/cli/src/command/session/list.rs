@@ -68,6 +68,7 @@ pub(super) fn result(result: Option<&SessionResult>) -> (Tone, &'static str) {
         Some(SessionResult::Budget) => (Tone::Caution, "budget"),
         Some(SessionResult::Denied) => (Tone::Bad, "denied"),
         Some(SessionResult::Cancelled) => (Tone::Caution, "stopped"),
+        Some(SessionResult::Diverged) => (Tone::Bad, "diverged"),
         Some(SessionResult::Failed) => (Tone::Bad, "failed"),
     }
 }

@@ -41,7 +41,7 @@ pub(crate) struct Stage {
 }
 
 /// What one run left behind.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Played {
     pub(crate) code: i32,
     /// The stream, as it was printed.
@@ -122,6 +122,19 @@ impl Stage {
         let told = self.play.lock().unwrap().told.clone();
         // The first request holds no result yet.
         Played::of(&finished, told.into_iter().skip(1).collect())
+    }
+
+    /// Plays a recording.
+    pub(crate) fn replay(&self, recording: &str) -> Played {
+        let file = self.site.context.home().join("session.jsonl");
+        std::fs::write(&file, recording).unwrap();
+        let words = ["replay", "--json", file.to_str().unwrap()];
+        Played::of(&self.site.run(&words), Vec::new())
+    }
+
+    /// What the model says from now on.
+    pub(crate) fn say(&self, replies: Vec<Reply>) {
+        self.play.lock().unwrap().replies = replies.into();
     }
 
     /// The words of a run with a model that says what fits the conversation.

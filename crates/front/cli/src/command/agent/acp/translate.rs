@@ -98,6 +98,7 @@ impl Translator {
                 }
                 vec![note(&text)]
             }
+            AgentEvent::ReplayDiverged { place, diff } => vec![note(&format!("{place}\n{diff}"))],
             AgentEvent::Note { text } => vec![note(text)],
             AgentEvent::SessionEnded(_) => {
                 let text = summary.render(Styling::Plain);
@@ -136,6 +137,7 @@ pub(super) fn stop_reason(result: &SessionResult, why: &str) -> Result<Value, Pr
         | SessionResult::Unverified
         | SessionResult::Exempt
         | SessionResult::Unfinished
+        | SessionResult::Diverged
         | SessionResult::Waiting => "end_turn",
         SessionResult::Budget => "max_turn_requests",
         SessionResult::Denied => "refusal",

@@ -53,6 +53,7 @@ pub(crate) fn headline(result: &SessionResult) -> (Tone, &'static str) {
         SessionResult::Budget => (Tone::Caution, "A budget ran out"),
         SessionResult::Denied => (Tone::Bad, "Denied"),
         SessionResult::Cancelled => (Tone::Caution, "Stopped"),
+        SessionResult::Diverged => (Tone::Bad, "Diverged from the recording"),
         SessionResult::Failed => (Tone::Bad, "Failed"),
     }
 }

@@ -69,11 +69,13 @@ fn no_word_is_held_back_while_a_tool_runs() {
 #[test]
 fn every_ending_has_words_of_its_own() {
     use SessionResult::{
-        Budget, Cancelled, Denied, Exempt, Failed, Unfinished, Unverified, Verified, Waiting,
+        Budget, Cancelled, Denied, Diverged, Exempt, Failed, Unfinished, Unverified, Verified,
+        Waiting,
     };
     let mut heads = Vec::new();
     for result in [
-        Verified, Unverified, Exempt, Unfinished, Waiting, Budget, Denied, Cancelled, Failed,
+        Verified, Unverified, Exempt, Unfinished, Waiting, Budget, Denied, Cancelled, Diverged,
+        Failed,
     ] {
         let ended = AgentEvent::SessionEnded(sample::ended(result.clone(), 0));
         let text = shown(Some(80), Detail::Normal, &[ended]);
@@ -91,6 +93,7 @@ fn every_ending_has_words_of_its_own() {
     A budget ran out: the kernel saw 2 tests fail and then pass, unchanged
     Denied: the kernel saw 2 tests fail and then pass, unchanged
     Stopped: the kernel saw 2 tests fail and then pass, unchanged
+    Diverged from the recording:
     Failed: the kernel saw 2 tests fail and then pass, unchanged
     ");
 }

@@ -58,6 +58,14 @@ pub(crate) fn tokens(spent: &Spent) -> u64 {
     tokens.input_tokens.saturating_add(tokens.output_tokens)
 }
 
+/// A model as people call it: a recording by its file's name alone.
+pub(crate) fn model_name(model: &str) -> &str {
+    match model.starts_with("replay/") {
+        true => model.rsplit('/').next().unwrap_or(model),
+        false => model,
+    }
+}
+
 /// The beginning of an id, enough to name it on a command line.
 pub(crate) fn short_id(id: &str) -> &str {
     // The kind, ten letters of time, four of chance.

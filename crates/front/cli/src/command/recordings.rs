@@ -1,0 +1,92 @@
+//! Recordings as files: read before a replay, written after a session.
+//!
+//! A recording is made from the ledger once the session has ended, and put in
+//! its place whole: after a crash there is none, and going on with the session
+//! makes it. Only its owner can read it. Never holds a key that was used.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+
+use fluffy_base::id::SessionId;
+use fluffy_kernel::recording::recording;
+use fluffy_kernel::session::Fact;
+use fluffy_models::record::{ReadRecordingError, Recording};
+use fluffy_report::{ExitCode, Report};
+use fluffy_secret::{Redactor, SecretString};
+use tempfile::NamedTempFile;
+
+use super::agent::wanted::providers;
+use super::session::facts_of;
+use crate::failure::{self, Failure};
+use crate::session::Session;
+
+/// Reads a recording.
+pub(crate) fn read(path: &Path) -> Result<Recording, ReadRecordingError> {
+    Recording::read(File::open(path).map_err(ReadRecordingError::Unreadable)?)
+}
+
+/// What is wrong with a recording, for people.
+pub(crate) fn wrong(path: &Path, error: &ReadRecordingError) -> Report {
+    let exit = match error {
+        ReadRecordingError::Unreadable(_) => ExitCode::NotFound,
+        _ => ExitCode::Usage,
+    };
+    Report::new(exit, format!("cannot play `{}`", path.display()))
+        .code("no_recording")
+        .why(fluffy_kernel::agent::explain(error))
+        .fix("make one with `fluffy run --record FILE \"task\"`")
+}
+
+/// Says before a session begins that its recording could not be written.
+pub(crate) fn check_place(path: &Path) -> Result<(), Failure> {
+    beside(path).map(drop)
+}
+
+/// Writes the recording of a session.
+pub(crate) fn write(session: &Session, id: SessionId, path: &Path) -> Result<(), Failure> {
+    let facts: Vec<Fact> = facts_of(session, id)?;
+    let Some(recording) = recording(&facts) else {
+        return Ok(());
+    };
+    let here = session.here()?;
+    let root = here.paths.project_root.clone().unwrap_or_default();
+    let root = root.canonicalize().unwrap_or(root);
+    let file = recording.to_file(&redactor(session)?, &root.to_string_lossy());
+    let unwritable = |error: &io::Error| Failure::from(failure::unwritable(path, error));
+    let mut new = beside(path)?;
+    new.write_all(&file).map_err(|error| unwritable(&error))?;
+    let synced = new.as_file().sync_all();
+    synced.map_err(|error| unwritable(&error))?;
+    let put = new.persist(path);
+    put.map_err(|error| unwritable(&error.error))?;
+    let turns = recording.turns.len();
+    let words = format!("recorded {turns} turns in {}", path.display());
+    session.printer.note(&words);
+    Ok(())
+}
+
+/// A new file in the same folder, for its owner only.
+fn beside(path: &Path) -> Result<NamedTempFile, Failure> {
+    let folder = path.parent().filter(|folder| folder.is_dir());
+    let made = match folder {
+        Some(_) if path.is_dir() => Err(io::Error::from(io::ErrorKind::IsADirectory)),
+        Some(folder) => NamedTempFile::new_in(folder),
+        None => Err(io::Error::from(io::ErrorKind::NotFound)),
+    };
+    made.map_err(|error| failure::unwritable(path, &error).into())
+}
+
+/// Knows the shapes of secrets, and the very keys that are set here.
+fn redactor(session: &Session) -> Result<Redactor, Failure> {
+    let broken = |error: &dyn std::error::Error| {
+        let fix = "please report this: the shapes of secrets are our own";
+        Failure::of(ExitCode::Internal, error, fix)
+    };
+    let mut redactor = Redactor::new(&[]).map_err(|error| broken(&error))?;
+    for key in providers(session.here()?).keys.into_values() {
+        // What is too short to be told from a word is no key.
+        let _ = redactor.register(SecretString::from(key));
+    }
+    Ok(redactor)
+}
