@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::git::{self, GitError};
 use crate::merge;
-use crate::workshop::{Booth, OpenBoothError, Workshop};
+use crate::workshop::{Booth, Mounts, OpenBoothError, Workshop};
 
 /// What is to be committed.
 #[derive(Debug, Clone)]
@@ -277,6 +277,9 @@ struct Inside<'a> {
 /// An index apart from the person's own, in the sandbox's private memory.
 const OWN_INDEX: &str = "/tmp/fluffy-index";
 
+/// The same where the sandbox has a folder and no memory.
+const IN_OWN_FOLDER: &str = r#"GIT_INDEX_FILE="$TMPDIR/fluffy-index" exec "$@""#;
+
 impl Inside<'_> {
     async fn make(&self, order: &Order) -> Result<Committed, CommitError> {
         if self.git(&["rev-parse", "--git-dir"], b"").await.is_err() {
@@ -375,8 +378,17 @@ impl Inside<'_> {
 
     async fn own(&self, words: &[&str], input: &[u8]) -> Result<Vec<u8>, CommitError> {
         let mut command = git::command(words);
-        let index = ("GIT_INDEX_FILE".to_owned(), OWN_INDEX.to_owned());
-        command.environment.extend([index]);
+        match self.committer.workshop.premises().mounts {
+            Mounts::Yes => {
+                let index = ("GIT_INDEX_FILE".to_owned(), OWN_INDEX.to_owned());
+                command.environment.extend([index]);
+            }
+            // No memory of its own: a folder that only the sandbox knows.
+            Mounts::No => {
+                let words = ["sh", "-c", IN_OWN_FOLDER, "sh"].map(str::to_owned);
+                command.argv.splice(0..0, words);
+            }
+        }
         self.run(command, input).await
     }
 

@@ -80,6 +80,11 @@ pub fn end(ended: &SessionEnded) -> RecordingEnd {
         format!("merged: {path} +{added} -{removed}")
     };
     seen.extend(evidence.merged.iter().map(merged));
+    let committed = match evidence.commit {
+        Some(_) => "yes",
+        None => "no",
+    };
+    seen.push(format!("committed: {committed}"));
     seen.push(format!("refused: {}", evidence.refused));
     RecordingEnd {
         ended: word(&ended.result),

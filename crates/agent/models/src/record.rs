@@ -23,7 +23,7 @@ pub const VERSION: u32 = 1;
 pub(crate) const PROJECT: &str = "<project>";
 
 /// The largest recording that is read.
-const MAX_BYTES: u64 = 256 << 20;
+pub const MAX_BYTES: u64 = 256 << 20;
 
 /// The longest line that is read.
 const MAX_LINE: usize = 32 << 20;

@@ -31,7 +31,7 @@ pub(crate) use sandbox::{
     override_usage = "fluffy [OPTIONS] <COMMAND>\n       fluffy [OPTIONS] \"TASK\"\n       fluffy",
     after_help = "\
 Start here:
-  fluffy demo                                    see policy and ledger at work, nothing to set up
+  fluffy demo                                    watch an agent under rules, nothing to set up
   fluffy init                                    write a starter policy for this project
   fluffy \"add a test for parse_config\"           work on a task, test first; flags: run --help
   fluffy policy explain fs.write /src/lib.rs     ask what an agent may do, and why
@@ -48,6 +48,14 @@ pub(crate) struct Cli {
     pub(crate) global: Global,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// What `demo` takes.
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Play this recording instead of the demo's own
+    #[arg(long, hide = true, value_name = "FILE")]
+    pub(crate) recording: Option<PathBuf>,
 }
 
 /// Flags that every command takes.
@@ -95,8 +103,13 @@ code 5; otherwise it exits as the session did.
     /// A task without a command in front of it
     #[command(name = "task", hide = true)]
     Task(TaskArgs),
-    /// Show policy and ledger at work; needs no key, no server, no set-up
-    Demo,
+    /// Watch a recorded model work on a real repository, under real rules
+    #[command(after_help = "\
+Needs no key, no network and no set-up, only git. Everything happens in a temporary folder that is
+removed at the end. Where namespaces are forbidden it asks for reduced isolation, and says so. With
+--json: the events of the session, then one line of type demo.ended. Exits 9 if the task did not
+end verified.")]
+    Demo(DemoArgs),
     /// Write a starter policy for this project and open its ledger
     #[command(after_help = "\
 Writes `.fluffy/policy.yaml` and `.fluffy/config.toml` (never over an existing file), makes the

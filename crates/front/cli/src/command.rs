@@ -40,7 +40,7 @@ pub(crate) fn run(session: &Session, command: Command) -> Result<process::ExitCo
         Command::Replay(args) => replay::run(session, &args),
         Command::Acp(args) => agent::acp::run(session, &args),
         Command::Session(command) => session::run(session, command),
-        Command::Demo => demo::run(session),
+        Command::Demo(args) => demo::run(session, &args),
         Command::Init => init::run(session),
         Command::Policy(command) => policy::run(session, command),
         Command::Audit(command) => audit::run(session, command),

@@ -40,7 +40,7 @@ const LINGER: Duration = Duration::from_secs(60);
 const GRACE: Duration = Duration::from_secs(5);
 
 /// The variable of `sandbox.engine`.
-const ENGINE: &str = "FLUFFY_SANDBOX_ENGINE";
+pub(crate) const ENGINE: &str = "FLUFFY_SANDBOX_ENGINE";
 
 /// A crash: the bootstrap tries again.
 const FAILED: u8 = 1;

@@ -194,7 +194,7 @@ pub const KEYS: &[Key] = &[
         name: "sandbox.engine",
         kind: Kind::Engine(|values| &mut values.sandbox.engine),
         default: "native",
-        meaning: "what isolates the agent's tools: native, bwrap or reduced",
+        meaning: "what isolates the agent's tools: native, bwrap, or reduced (Landlock and seccomp alone, and no model can be reached: for `fluffy replay`)",
         project: ProjectRule::Never,
     },
     Key {

@@ -4,14 +4,16 @@
 //! its place whole: after a crash there is none, and going on with the session
 //! makes it. Only its owner can read it. Never holds a key that was used.
 
-use std::fs::File;
-use std::io::{self, Write};
-use std::path::Path;
+use std::fs::{DirBuilder, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
 
+use fluffy_base::Digest;
 use fluffy_base::id::SessionId;
 use fluffy_kernel::recording::recording;
 use fluffy_kernel::session::Fact;
-use fluffy_models::record::{ReadRecordingError, Recording};
+use fluffy_models::record::{MAX_BYTES, ReadRecordingError, Recording};
 use fluffy_report::{ExitCode, Report};
 use fluffy_secret::{Redactor, SecretString};
 use tempfile::NamedTempFile;
@@ -19,11 +21,41 @@ use tempfile::NamedTempFile;
 use super::agent::wanted::providers;
 use super::session::facts_of;
 use crate::failure::{self, Failure};
-use crate::session::Session;
+use crate::session::{Here, Session};
 
 /// Reads a recording.
 pub(crate) fn read(path: &Path) -> Result<Recording, ReadRecordingError> {
     Recording::read(File::open(path).map_err(ReadRecordingError::Unreadable)?)
+}
+
+/// Puts a copy where the kernel can read it, which reads nothing else of the
+/// person's; the same recording is kept once.
+pub(crate) fn keep(here: &Here, path: &Path) -> Result<PathBuf, Failure> {
+    let unreadable = |error: io::Error| wrong(path, &ReadRecordingError::Unreadable(error));
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(unreadable)?;
+    // What is longer is refused when it is read as a recording.
+    let read = file.take(MAX_BYTES + 1).read_to_end(&mut bytes);
+    read.map_err(unreadable)?;
+    let digest = Digest::of(&bytes).to_string();
+    let short: String = digest.chars().take(16).collect();
+    let name = path.file_name().unwrap_or_default();
+    let place = here
+        .paths
+        .state_dir
+        .join("recordings")
+        .join(short)
+        .join(name);
+    let unwritable = |error: &io::Error| Failure::from(failure::unwritable(&place, error));
+    if let Some(folder) = place.parent() {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        made.map_err(|error| unwritable(&error))?;
+    }
+    let mut new = beside(&place)?;
+    new.write_all(&bytes).map_err(|error| unwritable(&error))?;
+    let put = new.persist(&place);
+    put.map_err(|error| unwritable(&error.error))?;
+    Ok(place)
 }
 
 /// What is wrong with a recording, for people.

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use fluffy_base::Digest;
 use fluffy_base::id::{ApprovalId, SessionId};
+use fluffy_config::ProcessEngine;
 use fluffy_ipc::client::Events;
 use fluffy_ipc::{CallError, Client, ConnectError, Event, Hello};
 use fluffy_kernel::api::{self, Begun, Heard, Reply, Resume, SessionOrder, Start};
@@ -98,8 +99,13 @@ impl KernelPlace {
             .ok_or_else(errors::no_project)?;
         let state = here.paths.state_dir.clone();
         let program = std::env::current_exe().map_err(|error| failure::no_program(&error))?;
+        let name = match here.settings.values().sandbox.engine {
+            // Nobody gets a kernel that isolates less than they asked for.
+            ProcessEngine::Reduced => project.join("reduced"),
+            ProcessEngine::Native | ProcessEngine::Bwrap => project.clone(),
+        };
         Ok(Self {
-            socket: socket(&state, &project),
+            socket: socket(&state, &name),
             project,
             state,
             program,

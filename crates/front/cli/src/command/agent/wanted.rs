@@ -108,16 +108,21 @@ fn models(here: &Here, given: &[String]) -> Result<Vec<String>, Failure> {
     }
     match models.iter().find(|model| !is_name(model)) {
         Some(wrong) => Err(no_name(wrong).into()),
-        None => Ok(models.into_iter().map(located).collect()),
+        None => models
+            .into_iter()
+            .map(|model| located(here, model))
+            .collect(),
     }
 }
 
-/// A recording is named by its file, and the kernel is in another folder.
-fn located(model: String) -> String {
-    let file = model.strip_prefix("replay/").map(std::path::absolute);
-    match file {
-        Some(Ok(file)) => format!("replay/{}", file.display()),
-        Some(Err(_)) | None => model,
+/// A recording is named by its file, and the kernel reads only what is ours.
+fn located(here: &Here, model: String) -> Result<String, Failure> {
+    match model.strip_prefix("replay/") {
+        Some(file) => {
+            let kept = recordings::keep(here, Path::new(file))?;
+            Ok(format!("replay/{}", kept.display()))
+        }
+        None => Ok(model),
     }
 }
 

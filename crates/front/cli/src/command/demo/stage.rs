@@ -1,157 +1,261 @@
-//! The demo's project, state and gate, in a temporary folder.
+//! The demo's own world: a repository, a home and a state, in one folder.
+//!
+//! Programs run in it see this environment and nothing of the person's: no
+//! key, no configuration, no ledger. Nothing stays behind.
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use fluffy_base::id::SandboxId;
-use fluffy_gate::{Gate, PinStore, PolicyPlaces};
-use fluffy_ledger::{Ledger, LedgerOptions, Signing};
-use fluffy_policy::grant::{Grant, GrantLists};
-use fluffy_policy::word::{Mode, Tier};
-use fluffy_policy::{Context, Principal, PrincipalKind, ProcessIdentity, Request};
-use fluffy_report::{ExitCode, Printer, Report};
+use fluffy_config::{ProcessEngine, env};
+use fluffy_report::{ExitCode, Report};
+use fluffy_sandbox::plan::Engine;
+use fluffy_sandbox::probe;
 
-use crate::command::policy::clock;
 use crate::failure::{self, Failure};
-use crate::session::{Session, worker_command};
+use crate::kernel::ENGINE;
+use crate::session::{Here, Session};
+
+/// What the model said; `tests/cli/scenario/rehearsed.rs` makes it.
+pub(super) const RECORDING: &str = include_str!("session.jsonl");
+
+/// The repository, without its secret.
+const FILES: [(&str, &str); 5] = [
+    (".fluffy/config.toml", include_str!("project/config.toml")),
+    (".gitignore", ".env\n"),
+    ("slug.sh", include_str!("project/slug.sh")),
+    ("tests/run.sh", include_str!("project/tests/run.sh")),
+    (
+        "tests/spaces.test.sh",
+        include_str!("project/tests/spaces.test.sh"),
+    ),
+];
+
+/// What nobody may read.
+const SECRET: (&str, &str) = (".env", "TOKEN=nobody-reads-this\n");
+
+/// The person's variables that say how to show things and where programs are.
+const PASSED_ON: &[&str] = &[
+    "COLORTERM",
+    "LANG",
+    "LC_ALL",
+    "NO_COLOR",
+    "PATH",
+    "TERM",
+    "TMPDIR",
+    "TZ",
+];
+
+/// How long a kernel may take to end when nobody needs it any more.
+const ENDS: Duration = Duration::from_secs(30);
 
 /// Everything the demo plays with.
 #[derive(Debug)]
 pub(super) struct Stage<'s> {
     pub(super) session: &'s Session,
-    pub(super) folder: tempfile::TempDir,
-    pub(super) gate: Gate,
-    pub(super) ledger: Ledger,
-    agent: Principal,
+    /// Why isolation is reduced here, if it is.
+    pub(super) reduced: Option<String>,
+    folder: tempfile::TempDir,
+    program: PathBuf,
+}
+
+/// What a program did.
+#[derive(Debug)]
+pub(super) struct Ran {
+    /// Its exit code, unless a signal ended it.
+    pub(super) code: Option<i32>,
+    /// What it printed.
+    pub(super) stdout: String,
+    /// What it complained about.
+    pub(super) stderr: String,
 }
 
 impl<'s> Stage<'s> {
-    /// Builds the folder and opens the gate.
-    pub(super) fn set(session: &'s Session) -> Result<Self, Failure> {
+    /// Makes the folder and the repository in it.
+    pub(super) fn set(session: &'s Session, recording: &str) -> Result<Self, Failure> {
         let folder = tempfile::Builder::new()
             .prefix("fluffy-demo-")
             .tempdir()
             .map_err(|error| no_room(&error))?;
-        let project = folder.path().join("project");
-        fs::create_dir_all(project.join("src")).map_err(|error| no_room(&error))?;
-        let state = folder.path().join("state");
-        let options = LedgerOptions {
-            signing: Some(Signing::in_directory(&state.join("keys"))),
-            ..LedgerOptions::default()
-        };
-        let ledger = Ledger::open(&state.join("ledger"), options)
-            .map_err(|error| failure::open_ledger(&error))?;
-        let places = PolicyPlaces {
-            organisation: folder.path().join("organisation.yaml"),
-            user: folder.path().join("user.yaml"),
-            pins: Some(PinStore::of_project(&state.join("policy"), &project)),
-            worker: worker_command()?,
-        };
-        let gate = Gate::open(places, ledger.clone(), clock())
-            .map_err(|error| failure::load_policy(&error, None))?;
-        Ok(Self {
+        let stage = Self {
             session,
+            reduced: reduced(session.here()?)?,
+            program: std::env::current_exe().map_err(|error| failure::no_program(&error))?,
             folder,
-            gate,
-            ledger,
-            agent: agent()?,
-        })
-    }
-
-    /// How checkpoints of the demo's ledger are signed.
-    pub(super) fn signing(&self) -> Signing {
-        Signing::in_directory(&self.folder.path().join("state/keys"))
-    }
-
-    /// The folder of the demo's ledger.
-    pub(super) fn ledger_folder(&self) -> PathBuf {
-        self.folder.path().join("state/ledger")
-    }
-
-    /// A request of the demo's agent, in its sandbox.
-    pub(super) fn request(&self, action: &str, resource: &str) -> Request {
-        Request {
-            principal: self.agent.clone(),
-            action: action.to_owned(),
-            resource: Some(resource.to_owned()),
-            context: Context {
-                mode: Some(Mode::Strict),
-                template: Some("code-executor".to_owned()),
-                tier: Some(Tier::Process),
-                size: Some(812),
-                lines: Some(24),
-                ..Context::default()
-            },
+        };
+        for name in ["home", "project"] {
+            private(&stage.path(name)).map_err(|error| no_room(&error))?;
         }
-    }
-
-    /// Where the demo prints: its data when read by people, nothing as JSON.
-    pub(super) fn printer(&self) -> Option<&Printer> {
-        (!self.session.json()).then_some(&self.session.printer)
-    }
-
-    /// One line of the play.
-    pub(super) fn say(&self, text: &str) -> Result<(), Failure> {
-        match self.printer() {
-            Some(printer) => Ok(printer.data(text)?),
-            None => Ok(()),
+        stage.write("session.jsonl", recording)?;
+        for (path, text) in FILES.iter().chain([&SECRET]) {
+            let path = stage.path("project").join(path);
+            let parent = path.parent().unwrap_or(&path);
+            fs::create_dir_all(parent).map_err(|error| no_room(&error))?;
+            fs::write(&path, text).map_err(|error| no_room(&error))?;
         }
+        for words in [
+            &["init", "-q", "-b", "main"][..],
+            &["config", "user.name", "Demo"],
+            &["config", "user.email", "demo@localhost"],
+            &["add", "-A"],
+            &["commit", "-q", "-m", "Slugs of titles"],
+        ] {
+            stage.git(words)?;
+        }
+        Ok(stage)
     }
 
-    /// A heading.
-    pub(super) fn act(&self, number: u8, title: &str) -> Result<(), Failure> {
-        self.say(&format!("\n{number}. {title}"))
+    /// Runs git in the repository; it must succeed.
+    pub(super) fn git(&self, words: &[&str]) -> Result<Ran, Failure> {
+        self.succeeds(self.command(Path::new("git")).args(words))
     }
 
-    /// Ends the play and removes the folder.
+    /// Runs a line of shell in the repository; it must succeed.
+    pub(super) fn shell(&self, line: &str) -> Result<Ran, Failure> {
+        self.succeeds(self.command(Path::new("sh")).args(["-c", line]))
+    }
+
+    /// Runs this program in the repository; it must succeed.
+    pub(super) fn fluffy(&self, words: &[&str]) -> Result<Ran, Failure> {
+        self.succeeds(self.command(&self.program).args(words))
+    }
+
+    /// Runs this program, however it ends.
+    pub(super) fn ran(&self, words: &[&str]) -> Result<Ran, Failure> {
+        let mut command = self.command(&self.program);
+        finish(command.args(words)).map_err(|error| self.not_run(&error))
+    }
+
+    /// Runs this program before everybody's eyes; its exit code.
+    pub(super) fn fluffy_shown(&self, words: &[&str]) -> Result<Option<i32>, Failure> {
+        let mut command = self.command(&self.program);
+        let words = words.iter().map(|word| match *word {
+            "session.jsonl" => self.path(word).into_os_string(),
+            word => word.into(),
+        });
+        command.args(words);
+        if self.session.json() {
+            command.arg("--json");
+        }
+        let status = command.stdin(Stdio::null()).status();
+        Ok(status.map_err(|error| self.not_run(&error))?.code())
+    }
+
+    /// Writes a file beside the repository.
+    pub(super) fn write(&self, name: &str, text: &str) -> Result<PathBuf, Failure> {
+        let path = self.path(name);
+        fs::write(&path, text).map_err(|error| no_room(&error))?;
+        Ok(path)
+    }
+
+    /// Waits for what still runs and removes everything.
     pub(super) fn end(self) -> Result<(), Failure> {
-        self.say(
-            "\nThat was all real: the engine, the worker process, the ledger on disk. Next:\n  \
-             fluffy init                                 a policy for your project\n  \
-             fluffy policy explain fs.write /src/lib.rs  what an agent may do, and why\n  \
-             fluffy audit verify                         nobody touched the record",
-        )?;
-        let Self {
-            folder,
-            gate,
-            ledger,
-            ..
-        } = self;
-        drop(gate);
-        drop(ledger);
-        folder.close().map_err(|error| no_room(&error).into())
+        let run = self.path("state").join("run");
+        let deadline = Instant::now() + ENDS;
+        while has_socket(&run) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.folder.close().map_err(|error| no_room(&error).into())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A program in the repository, with nothing of the person's around it.
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command
+            .current_dir(self.path("project"))
+            .env_clear()
+            .env(env::HOME, self.path("home"))
+            .env(env::FLUFFY_STATE_DIR, self.path("state"))
+            .env(env::FLUFFY_KERNEL_LINGER, "1")
+            .env("GIT_CONFIG_NOSYSTEM", "1")
+            .env("GIT_PAGER", "cat");
+        for name in PASSED_ON {
+            if let Some(value) = std::env::var_os(name) {
+                command.env(name, value);
+            }
+        }
+        if self.reduced.is_some() {
+            command.env(ENGINE, "reduced");
+        }
+        command
+    }
+
+    fn succeeds(&self, command: &mut Command) -> Result<Ran, Failure> {
+        let ran = finish(command).map_err(|error| self.not_run(&error))?;
+        if ran.code == Some(0) {
+            return Ok(ran);
+        }
+        let program = Path::new(command.get_program()).file_name();
+        let name = program.unwrap_or_default().to_string_lossy();
+        let what = format!("a step of the demo failed: `{name}`");
+        Err(Report::new(ExitCode::Failure, what)
+            .why(ran.stderr.trim_end().to_owned())
+            .fix("please report this with the output above")
+            .into())
+    }
+
+    fn not_run(&self, error: &io::Error) -> Failure {
+        Report::new(ExitCode::Failure, "the demo cannot start what it shows")
+            .why(error.to_string())
+            .fix("install git; beside it the demo needs nothing but a shell")
+            .into()
     }
 }
 
-fn agent() -> Result<Principal, Failure> {
-    let everything = || vec!["*".to_owned()];
-    let grant = Grant::build(&GrantLists {
-        capabilities: everything(),
-        deny_capabilities: Vec::new(),
-        workspace: everything(),
-        user: everything(),
-    });
-    let grant = grant.map_err(|error| {
-        Failure::of(
-            ExitCode::Internal,
-            &error,
-            "please report this: the grant is our own",
-        )
-    })?;
-    let mut agent = Principal::new(PrincipalKind::Agent, "agent", Arc::new(grant));
-    agent.sandbox = Some(SandboxId::generate());
-    agent.process = Some(ProcessIdentity {
-        pid: std::process::id(),
-        started: 1,
-    });
-    agent.on_behalf_of = Some("you".to_owned());
-    Ok(agent)
+fn finish(command: &mut Command) -> io::Result<Ran> {
+    let output = command.stdin(Stdio::null()).output()?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok(Ran {
+        code: output.status.code(),
+        stdout: text(&output.stdout),
+        stderr: text(&output.stderr),
+    })
+}
+
+/// Why the default isolation is not to be had here, if less of it is.
+fn reduced(here: &Here) -> Result<Option<String>, Failure> {
+    if here.settings.values().sandbox.engine == ProcessEngine::Reduced {
+        return Ok(Some("`sandbox.engine` asks for it".to_owned()));
+    }
+    let probed = probe::Report::probe();
+    let of = |engine| probed.engines.iter().find(|tried| tried.engine == engine);
+    let obstacle = |engine| of(engine).and_then(|tried| tried.obstacle.as_ref());
+    let Some(native) = obstacle(Engine::Native) else {
+        return Ok(None);
+    };
+    match obstacle(Engine::Reduced) {
+        None => Ok(Some(native.what.clone())),
+        Some(reduced) => {
+            let what = "nothing can be isolated on this machine";
+            Err(Report::new(ExitCode::Failure, what)
+                .code("no_sandbox")
+                .why(native.what.clone())
+                .why(reduced.what.clone())
+                .fix("`fluffy doctor` says what it takes")
+                .into())
+        }
+    }
+}
+
+fn has_socket(run: &Path) -> bool {
+    let entries = fs::read_dir(run).into_iter().flatten().flatten();
+    let mut sockets = entries.map(|entry| entry.path().join("kernel.sock"));
+    sockets.any(|socket| socket.exists())
+}
+
+fn private(folder: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().mode(0o700).create(folder)
 }
 
 /// The temporary folder cannot be used.
-pub(super) fn no_room(error: &io::Error) -> Report {
+fn no_room(error: &io::Error) -> Report {
     Report::new(ExitCode::Failure, "cannot use the temporary folder")
         .why(error.to_string())
         .fix("make room in it, or set TMPDIR to another folder")

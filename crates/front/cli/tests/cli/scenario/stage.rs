@@ -111,14 +111,19 @@ impl Stage {
 
     /// The same with more words on the command line.
     pub(crate) fn play_with(&self, words: &[&str], replies: Vec<Reply>) -> Played {
+        let task = "Lines without = must not break parse_config";
+        self.play_task(words, task, replies)
+    }
+
+    /// The same for another task.
+    pub(crate) fn play_task(&self, words: &[&str], task: &str, replies: Vec<Reply>) -> Played {
         {
             let mut play = self.play.lock().unwrap();
             play.replies = replies.into();
             play.told.clear();
         }
         let start = ["run", "--json", "--model", self.model];
-        let task = ["Lines without = must not break parse_config"];
-        let finished = self.site.run(&[&start[..], words, &task].concat());
+        let finished = self.site.run(&[&start[..], words, &[task]].concat());
         let told = self.play.lock().unwrap().told.clone();
         // The first request holds no result yet.
         Played::of(&finished, told.into_iter().skip(1).collect())

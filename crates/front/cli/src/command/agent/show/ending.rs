@@ -32,12 +32,14 @@ pub(crate) fn ending(ended: &SessionEnded, spent: &Spent, width: usize) -> Text 
     evidence(&mut text, &ended.result, &ended.evidence, width);
     row(&mut text, "used", Tone::Plain, &used(spent));
     if let Some((seq, hash)) = &ended.evidence.head {
-        row(
-            &mut text,
-            "ledger",
-            Tone::Plain,
-            &format!("event {}, {hash}", number(*seq)),
-        );
+        let event = format!("event {}", number(*seq));
+        let whole = format!("{event}, {hash}");
+        if LABEL + 3 + whole.len() <= width {
+            row(&mut text, "ledger", Tone::Plain, &whole);
+        } else {
+            row(&mut text, "ledger", Tone::Plain, &event);
+            row(&mut text, "", Tone::Dim, hash);
+        }
     }
     text
 }

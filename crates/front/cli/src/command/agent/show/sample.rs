@@ -118,6 +118,10 @@ fn work() -> Vec<AgentEvent> {
         AgentEvent::TurnRestarted {
             reason: "the connection to the model broke".to_owned(),
         },
+        AgentEvent::ReplayDiverged {
+            place: "turn 3: `fs.read` answered differently".to_owned(),
+            diff: "@@ -1,2 +1,2 @@\n fs.read done\n-then\n+now\n".to_owned(),
+        },
         AgentEvent::Note {
             text: "these existing tests touch what is about to change: config::reads_defaults"
                 .to_owned(),
