@@ -34,6 +34,7 @@ use crate::ask::{AskError, ask};
 use crate::commit::Author;
 use crate::course::Course;
 use crate::event::{AgentEvent, Evidence, SessionEnded, SessionResult};
+use crate::hidden::{FindHiddenError, Hidden, find_hidden};
 use crate::history::{ANSWER_TOKENS, shorten, visible};
 use crate::hub::Hub;
 use crate::instructions::{Instructions, Skill};
@@ -59,6 +60,7 @@ pub struct Agent {
     pub ground: Ground,
     /// Its layer; gone after a merge.
     pub held: HeldLayer,
+    hidden: Hidden,
     layout: Arc<Layout>,
     budget: Budget,
     debt: Debt,
@@ -143,6 +145,9 @@ pub enum DriveError {
     /// The layer cannot be read.
     #[error(transparent)]
     Layer(#[from] fluffy_layer::ReadLayerError),
+    /// What policy keeps unread cannot be kept from commands.
+    #[error(transparent)]
+    Hidden(#[from] FindHiddenError),
     /// What the project says about its tests is unusable.
     #[error(transparent)]
     Tests(#[from] fluffy_workflow::project::detect::DetectError),
@@ -158,8 +163,8 @@ impl Agent {
     /// A session on its ground.
     ///
     /// # Errors
-    /// The layer cannot be read, or the project's words about its tests are
-    /// unusable.
+    /// The layer cannot be read, what policy keeps unread cannot be hidden, or
+    /// the project's words about its tests are unusable.
     pub fn new(
         session: Session,
         ground: Ground,
@@ -167,7 +172,18 @@ impl Agent {
         budget: Budget,
     ) -> Result<Self, DriveError> {
         let layout = crate::course::survey(&held.view()?, &ground.overrides)?;
+        let context = Context {
+            mode: Some(session.workflow.mode()),
+            ..ground.workshop.context()
+        };
+        let mounts = ground.workshop.premises().mounts;
+        // Not recorded one by one: the whole is, as a count.
+        let hidden = find_hidden(&held, mounts, &|resource| {
+            let request = ground.desk.request("fs.read", Some(resource), &context);
+            ground.desk.gate.would_allow(&request)
+        })?;
         Ok(Self {
+            hidden,
             layout: Arc::new(layout),
             session,
             ground,
@@ -187,6 +203,7 @@ impl Agent {
     /// # Errors
     /// The session cannot go on; what was recorded stays.
     pub async fn work(&mut self) -> Result<SessionEnded, DriveError> {
+        self.note_hidden().await?;
         if self.session.workflow.state() == State::Idle {
             self.take_mode().await?;
             self.step(Input::SendTask).await?.ok();
@@ -501,6 +518,7 @@ impl Agent {
             context: self.context(),
             workshop: &self.ground.workshop,
             held: &self.held,
+            hidden: &self.hidden,
             person: &self.ground.person,
             course,
             sanitiser: Sanitiser {

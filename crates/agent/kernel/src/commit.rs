@@ -18,6 +18,7 @@ use fluffy_policy::{Context, Permit, Refusal};
 use serde::{Deserialize, Serialize};
 
 use crate::git::{self, GitError};
+use crate::hidden::Hidden;
 use crate::merge;
 use crate::workshop::{Booth, Mounts, OpenBoothError, Workshop};
 
@@ -155,6 +156,8 @@ pub struct Committer<'a> {
     pub store: &'a LayerStore,
     /// How layers are made here.
     pub kind: LayerKind,
+    /// What no command of the session may open.
+    pub hidden: &'a Hidden,
     /// In whose name policy is asked.
     pub desk: &'a Desk,
     /// The session's circumstances.
@@ -191,7 +194,10 @@ impl Committer<'_> {
 
     async fn in_layer(&self, held: &HeldLayer, order: &Order) -> Result<Committed, CommitError> {
         let permit = self.permit(self.desk, "sandbox.create", self.template())?;
-        let booth = self.workshop.open(permit, held, Vec::new()).await?;
+        let booth = self
+            .workshop
+            .open(permit, held, self.hidden, Vec::new())
+            .await?;
         let inside = Inside {
             committer: self,
             booth: &booth,

@@ -52,10 +52,33 @@ pub enum GitError {
 /// The command, ready to be run in a sandbox over the repository.
 #[must_use]
 pub fn command(arguments: &[&str]) -> Command {
+    assembled(&["--literal-pathspecs"], arguments)
+}
+
+/// The same for arguments that end in patterns of paths, as [`without`] makes.
+#[must_use]
+pub fn command_on_paths(arguments: &[&str], paths: &[String]) -> Command {
+    let paths = paths.iter().map(String::as_str);
+    let words: Vec<&str> = arguments.iter().copied().chain(paths).collect();
+    assembled(&[], &words)
+}
+
+/// Patterns for a path of the project and all below it but these. What cannot
+/// be read would end a comparison, and what was committed of it would be shown.
+#[must_use]
+pub fn without<'a>(path: &str, left_out: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let left_out = left_out.map(|path| format!(":(exclude,literal){path}"));
+    std::iter::once(format!(":(literal){path}"))
+        .chain(left_out)
+        .collect()
+}
+
+fn assembled(options: &[&str], arguments: &[&str]) -> Command {
     let settings = SETTINGS.iter().flat_map(|setting| ["-c", setting]);
     let words = std::iter::once("git")
         .chain(settings)
-        .chain(["--no-pager", "--literal-pathspecs"])
+        .chain(["--no-pager"])
+        .chain(options.iter().copied())
         .chain(arguments.iter().copied());
     let variables = VARIABLES
         .iter()

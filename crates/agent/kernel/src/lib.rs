@@ -8,6 +8,7 @@
 //! - [`session`], [`store`]: a session is its facts in the ledger
 //! - [`course`]: the workflow, tied to the project's files
 //! - [`workshop`], [`git`], [`commit`], [`merge`]: effects
+//! - [`hidden`]: what no command of a session may open
 //! - [`history`], [`prompt`], [`instructions`]: what the model sees
 //! - [`api`], [`event`], [`hub`], [`person`]: what clients see
 
@@ -18,6 +19,7 @@ pub mod commit;
 pub mod course;
 pub mod event;
 pub mod git;
+pub mod hidden;
 pub mod history;
 pub mod hub;
 pub mod instructions;

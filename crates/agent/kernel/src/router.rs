@@ -27,6 +27,7 @@ use fluffy_tools::sanitise::{Sanitiser, Source};
 use crate::course::Course;
 use crate::event::Outcome;
 use crate::git;
+use crate::hidden::Hidden;
 use crate::person::{Person, Question, Said};
 use crate::workshop::{Booth, Workshop};
 
@@ -39,6 +40,7 @@ pub(crate) struct Router<'a> {
     pub(crate) context: Context,
     pub(crate) workshop: &'a Workshop,
     pub(crate) held: &'a HeldLayer,
+    pub(crate) hidden: &'a Hidden,
     pub(crate) person: &'a Person,
     pub(crate) course: &'a Course,
     pub(crate) sanitiser: Sanitiser<'a>,
@@ -119,17 +121,22 @@ impl Router<'_> {
                 self.write(checked).await
             }
             Call::Shell(command) => self.shell(checked, command).await,
-            Call::GitStatus => self.git(checked, &["status", "--short", "--branch"]).await,
+            Call::GitStatus => {
+                let words = ["status", "--short", "--branch", "--"];
+                let command = git::command_on_paths(&words, &self.readable("."));
+                self.git(checked, command).await
+            }
             Call::GitDiff(show) => {
                 let words = ["diff", "--no-ext-diff", "--no-textconv", "HEAD", "--"];
-                self.git(checked, &[&words[..], &[below(&show.path)]].concat())
-                    .await
+                let paths = self.readable(below(&show.path));
+                let command = git::command_on_paths(&words, &paths);
+                self.git(checked, command).await
             }
             Call::GitLog(log) => {
                 let count = format!("-{}", log.count.unwrap_or(20).clamp(1, 100));
                 let words = ["log", "--oneline", "--decorate", &count, "--"];
-                self.git(checked, &[&words[..], &[below(&log.path)]].concat())
-                    .await
+                let words = [&words[..], &[below(&log.path)]].concat();
+                self.git(checked, git::command(&words)).await
             }
             Call::Foreign(foreign) => {
                 let permits = self.each(self.desk, checked).await?;
@@ -222,11 +229,19 @@ impl Router<'_> {
         }
     }
 
-    async fn git(&self, checked: &Checked, words: &[&str]) -> Result<ToolOutput, RouteError> {
+    /// A path for git, without what is hidden below it.
+    fn readable(&self, path: &str) -> Vec<String> {
+        let project = &self.workshop.premises().project;
+        let hidden = self.hidden.paths().iter();
+        let hidden = hidden.filter_map(|path| path.strip_prefix(project).ok()?.to_str());
+        git::without(path, hidden)
+    }
+
+    async fn git(&self, checked: &Checked, command: Command) -> Result<ToolOutput, RouteError> {
         let booth = self.open(&checked.tool, Vec::new()).await?;
         let done = async {
             let permit = self.all(&self.desk.inside(booth.id()), checked).await?;
-            let run = booth.run(permit, git::command(words), b"").await;
+            let run = booth.run(permit, command, b"").await;
             Ok(run.map_or_else(|error| failed(error.to_string()), |done| output_of(&done)))
         };
         let done = done.await;
@@ -255,7 +270,10 @@ impl Router<'_> {
             resource: Some(self.workshop.premises().template.clone()),
         };
         let permit = self.permit(self.desk, tool, &need).await?;
-        let opened = self.workshop.open(permit, held, protected).await;
+        let opened = self
+            .workshop
+            .open(permit, held, self.hidden, protected)
+            .await;
         opened.map_err(|error| {
             let reason = error.to_string();
             Refusal::without_way(tool, RefusedBy::Sandbox { reason }).into()

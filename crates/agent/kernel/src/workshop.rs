@@ -15,6 +15,8 @@ use fluffy_policy::{Context, Permit};
 use fluffy_sandbox::client::{LauncherHandle, Pool, PoolSettings, SandboxHandle};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
+use crate::hidden::Hidden;
+
 /// How many sandboxes wait.
 const WAITING: usize = 1;
 
@@ -126,8 +128,9 @@ impl Workshop {
         self.pool.fill(permit).await
     }
 
-    /// A sandbox over the layer, in which these paths cannot be written; the
-    /// permit is for `sandbox.create`. Waits for the one before.
+    /// A sandbox over the layer, in which hidden paths cannot be opened and
+    /// protected ones not be written; the permit is for `sandbox.create`. Waits
+    /// for the one before.
     ///
     /// # Errors
     /// The layer cannot be mounted, or the sandbox cannot be made.
@@ -135,6 +138,7 @@ impl Workshop {
         &self,
         permit: Permit,
         held: &HeldLayer,
+        hidden: &Hidden,
         protected: Vec<PathBuf>,
     ) -> Result<Booth, OpenBoothError> {
         let turn = Arc::clone(&self.turn).lock_owned().await;
@@ -146,6 +150,7 @@ impl Workshop {
         let spec = SandboxSpec {
             layer: Some(mount(directories)),
             protected,
+            hidden: hidden.paths().to_vec(),
             ..base(&self.premises)
         };
         let sandbox = self.pool.take(permit, spec).await?;

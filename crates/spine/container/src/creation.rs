@@ -16,6 +16,7 @@ use std::time::Duration;
 use fluffy_base::id::SandboxId;
 use fluffy_contract::isolation::SandboxSpec;
 use fluffy_sandbox::failure::{refused, system};
+use fluffy_sandbox::launcher::ownership::remove_folder;
 use fluffy_sandbox::plan::{Host, Mount, Plan, Reach, Settings};
 use fluffy_sandbox::protocol::{self, Failure, FailureKind, Report};
 use futures_util::future::{join_all, try_join_all};
@@ -26,7 +27,7 @@ use tokio::sync::mpsc;
 use crate::carry::Carried;
 use crate::engine::{Engine, EngineError, Ownership};
 use crate::images::{Images, Readiness};
-use crate::shape::{self, SANDBOX_LABEL, Shape, Source, User};
+use crate::shape::{self, Covers, SANDBOX_LABEL, Shape, Source, User};
 use crate::spaces;
 use crate::tree::{give_away, settled};
 
@@ -131,7 +132,7 @@ impl Site {
     /// Removes what a sandbox has beside its container; what cannot be removed
     /// now is swept later, by its labels.
     pub(crate) async fn remove_rest(&self, sandbox: SandboxId) {
-        let _ = fs::remove_dir_all(self.sandbox_folder(sandbox));
+        let _ = remove_folder(&self.sandbox_folder(sandbox));
         let names = spaces::names(sandbox, self.engine.brand());
         let removals = names.iter().map(|name| self.engine.remove_volume(name));
         join_all(removals).await;
@@ -205,6 +206,7 @@ impl Site {
         let folder = self.sandbox_folder(plan.sandbox);
         let prepare = |error: io::Error| system("prepare the container's folder", &error);
         let files = write_files(&folder, &plan, user).map_err(prepare)?;
+        let covers = write_covers(&folder).map_err(prepare)?;
         let control = folder.join("control");
         let listener = listen(&control).map_err(prepare)?;
         let mut labels = self.labels.clone();
@@ -220,6 +222,7 @@ impl Site {
             user,
             control: &control,
             files: &files,
+            covers: &covers,
             spaces: &spaces,
             seccomp: self.filter.clone(),
             labels,
@@ -324,6 +327,19 @@ fn write_files(folder: &Path, plan: &Plan, user: User) -> io::Result<HashMap<Pat
         }
     }
     Ok(written)
+}
+
+/// Makes what hidden paths are covered with: no mode, so that nobody without
+/// capabilities opens it, whoever owns it.
+fn write_covers(folder: &Path) -> io::Result<Covers> {
+    let covers = Covers {
+        file: folder.join("hidden-file"),
+        directory: folder.join("hidden-directory"),
+    };
+    fs::write(&covers.file, "")?;
+    fs::set_permissions(&covers.file, fs::Permissions::from_mode(0o000))?;
+    make_folder(&covers.directory, 0o000)?;
+    Ok(covers)
 }
 
 fn make_folder(folder: &Path, mode: u32) -> io::Result<()> {

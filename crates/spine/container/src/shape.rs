@@ -12,7 +12,7 @@ use bollard::models::{
     MountBindOptionsPropagationEnum, MountType, ResourcesUlimits,
 };
 use fluffy_base::ByteSize;
-use fluffy_sandbox::plan::{HOME, INSIDE_ID, Mount, Plan};
+use fluffy_sandbox::plan::{HOME, HiddenKind, INSIDE_ID, Mount, Plan};
 
 use crate::carry::{Carried, INSIDE};
 use crate::engine::Ownership;
@@ -54,6 +54,8 @@ pub(crate) struct Shape<'a> {
     pub(crate) control: &'a Path,
     /// Files with the content of [`Mount::File`], by where they are seen.
     pub(crate) files: &'a HashMap<PathBuf, PathBuf>,
+    /// What covers hidden paths.
+    pub(crate) covers: &'a Covers,
     /// Private file systems that are volumes of the engine.
     pub(crate) spaces: &'a [Space],
     /// The system-call filter, in the engine's words.
@@ -62,6 +64,15 @@ pub(crate) struct Shape<'a> {
     pub(crate) labels: HashMap<String, String>,
     /// How many processes one user of this host may have.
     pub(crate) most_processes: u64,
+}
+
+/// A file and a directory of the host that nobody inside can open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Covers {
+    /// The file.
+    pub(crate) file: PathBuf,
+    /// The directory.
+    pub(crate) directory: PathBuf,
 }
 
 /// Whose programs a container sees.
@@ -229,6 +240,20 @@ impl Shape<'_> {
             Mount::Overlay { .. } => return Err(ShapeError::Overlay),
             Mount::Protect { inside } => {
                 binds.push(bind(&self.in_tree(inside)?, inside, Access::Read)?);
+            }
+            Mount::Pin { inside } => {
+                binds.push(bind(&self.in_tree(inside)?, inside, Access::Write)?);
+            }
+            Mount::Hide { inside, kind } => {
+                let cover = match kind {
+                    HiddenKind::File => &self.covers.file,
+                    HiddenKind::Directory => &self.covers.directory,
+                    HiddenKind::Unseen => {
+                        let path = inside.clone();
+                        return Err(ShapeError::Outside { path });
+                    }
+                };
+                binds.push(bind(cover, inside, Access::Read)?);
             }
             Mount::OnlyWritable { inside, parts } => {
                 let project = inside.display().to_string();

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use fluffy_sandbox::failure::{refused, system};
-use fluffy_sandbox::plan::Mount;
+use fluffy_sandbox::plan::{Mount, settle_hidden};
 use fluffy_sandbox::protocol::Failure;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
@@ -17,6 +17,11 @@ use crate::shape::User;
 
 /// Leaves out what is not there; refuses what a link could lead elsewhere.
 pub(crate) fn settled(late: Vec<Mount>) -> Result<Vec<Mount>, Failure> {
+    let hidden = settle_hidden(late);
+    let late = hidden.map_err(|error| {
+        let why = format!("{error}: {}", error.source);
+        refused("the sandbox", &why)
+    })?;
     let tree = late.iter().find_map(|mount| match mount {
         Mount::Writable { host, inside } | Mount::ReadOnly { host, inside } => {
             Some((host.clone(), inside.clone()))

@@ -51,6 +51,10 @@ pub struct SandboxSpec {
     /// Paths of the project that stay read-only, whatever else is said.
     #[serde(default)]
     pub protected: Vec<PathBuf>,
+    /// Paths of the project that stay unread and unwritten: a file cannot be
+    /// opened, a directory not be listed, whatever else is said.
+    #[serde(default)]
+    pub hidden: Vec<PathBuf>,
     /// More paths to see, read-only.
     #[serde(default)]
     pub read: Vec<PathBuf>,

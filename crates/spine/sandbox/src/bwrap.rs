@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::foreign::{INIT_ARGUMENTS, INSIDE_PROGRAM};
-use crate::plan::{INSIDE_ID, Mount, Plan, is_normal};
+use crate::plan::{HiddenKind, INSIDE_ID, Mount, Plan, is_normal};
 
 /// The descriptor of the first file's content; the others follow it.
 pub(crate) const FIRST_FILE: usize = 4;
@@ -123,6 +123,11 @@ impl Building {
                 self.option("--ro-bind-try", &[&host, inside])
             }
             Mount::OnlyWritable { inside, parts } => self.only_writable(inside, parts),
+            Mount::Pin { inside } => {
+                let host = self.host_of(inside)?;
+                self.option("--bind", &[&host, inside])
+            }
+            Mount::Hide { inside, kind } => self.hide(inside, *kind),
             Mount::Scratch { inside, size, .. } => {
                 self.words(&["--size", &size.0.to_string()]);
                 self.option("--tmpfs", &[inside])
@@ -153,6 +158,21 @@ impl Building {
         self.option(option, &[host, inside])?;
         self.seen.push((inside.to_owned(), host.to_owned()));
         Ok(())
+    }
+
+    fn hide(&mut self, inside: &Path, kind: HiddenKind) -> Result<(), BwrapError> {
+        match kind {
+            // Bound without its meaning as a device, it cannot be opened.
+            HiddenKind::File => self.option("--ro-bind", &[Path::new("/dev/null"), inside]),
+            HiddenKind::Directory => {
+                self.words(&["--perms", "0000"]);
+                self.option("--tmpfs", &[inside])?;
+                self.option("--remount-ro", &[inside])
+            }
+            HiddenKind::Unseen => Err(BwrapError::Nowhere {
+                inside: inside.to_owned(),
+            }),
+        }
     }
 
     /// The whole once more, read-only, and the parts writable on top of it.

@@ -127,6 +127,14 @@ pub(crate) fn plan(error: &PlanError) -> Failure {
         PlanError::NotNormal { .. } => Some("write the path out".to_owned()),
         PlanError::Variable { .. } => Some("set it inside, in the command itself".to_owned()),
         PlanError::Time { .. } => Some("ask for less, or add a template to the policy".to_owned()),
+        PlanError::TooManyHidden { .. } => Some(
+            "move them into one directory that policy denies as a whole, or allow reading some"
+                .to_owned(),
+        ),
+        PlanError::CannotHide { .. } => Some(
+            "move it out of the project, allow reading it in the policy, or use an engine that mounts: `fluffy doctor`"
+                .to_owned(),
+        ),
         PlanError::NeedsCopy => Some("make the layer with the kind `copy`".to_owned()),
         PlanError::Project { .. } | PlanError::Tier { .. } => None,
     };

@@ -17,7 +17,7 @@ use rustix::process::Pid;
 
 use crate::cgroup::Group;
 use crate::failure;
-use crate::plan::{Engine, Plan};
+use crate::plan::{Engine, Plan, settle_hidden};
 use crate::protocol::{self, Failure};
 use crate::sys::linux::call::{self, Forked};
 
@@ -44,8 +44,15 @@ pub(crate) fn spawn(
     let (program, argv, files) = match plan.engine {
         Engine::Bwrap => {
             let program = find_bwrap().ok_or_else(no_bwrap)?;
-            let arguments = crate::bwrap::arguments(plan, &own)
-                .map_err(|error| failure::refused("the sandbox", &error.to_string()))?;
+            let refused =
+                |error: &dyn std::error::Error| failure::refused("the sandbox", &error.to_string());
+            let late = settle_hidden(plan.late.clone()).map_err(|error| refused(&error))?;
+            let plan = Plan {
+                late,
+                ..plan.clone()
+            };
+            let arguments =
+                crate::bwrap::arguments(&plan, &own).map_err(|error| refused(&error))?;
             let mut argv = vec![OsString::from("bwrap")];
             argv.extend(arguments.list);
             (program, argv, arguments.files)

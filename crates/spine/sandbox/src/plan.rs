@@ -7,6 +7,7 @@
 //! put it into other tools' words.
 
 mod environment;
+mod hidden;
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -21,6 +22,8 @@ use crate::template::{Lifetime, Network, Profile, Template};
 
 pub(crate) use environment::forbidden;
 pub use environment::proxy_variables;
+pub(crate) use hidden::look;
+pub use hidden::{MAX_HIDDEN, SettleError, settle_hidden};
 
 /// The user that every command runs as, inside.
 pub const INSIDE_ID: u32 = 1_000;
@@ -157,6 +160,20 @@ pub enum Mount {
         /// The parts, inside; each must exist.
         parts: Vec<PathBuf>,
     },
+    /// A directory already inside, mounted where it is: what is a mount cannot
+    /// be moved away. Left out where it does not exist.
+    Pin {
+        /// Which, inside.
+        inside: PathBuf,
+    },
+    /// Something already inside that nobody may open. Left out where it does
+    /// not exist.
+    Hide {
+        /// What, inside.
+        inside: PathBuf,
+        /// What is there.
+        kind: HiddenKind,
+    },
     /// A private file system in memory.
     Scratch {
         /// Where.
@@ -196,12 +213,26 @@ impl Mount {
             | Self::Overlay { inside, .. }
             | Self::Protect { inside }
             | Self::OnlyWritable { inside, .. }
+            | Self::Pin { inside }
+            | Self::Hide { inside, .. }
             | Self::Scratch { inside, .. }
             | Self::File { inside, .. }
             | Self::Link { inside, .. } => Some(inside),
             Self::Devices | Self::Processes => None,
         }
     }
+}
+
+/// What a hidden path is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HiddenKind {
+    /// Nobody has looked yet; whoever mounts it does.
+    Unseen,
+    /// A file, of whatever kind.
+    File,
+    /// A directory.
+    Directory,
 }
 
 /// What Landlock allows, as a second wall behind the mounts.
@@ -312,6 +343,18 @@ pub enum PlanError {
         /// Its name.
         name: String,
     },
+    /// More hidden paths than a sandbox can have.
+    #[error("{found} paths of the project are to be hidden, and {MAX_HIDDEN} are allowed")]
+    TooManyHidden {
+        /// How many there are.
+        found: usize,
+    },
+    /// An engine that mounts nothing can cover nothing.
+    #[error("`{}` is to be hidden, and reduced isolation cannot hide a path", path.display())]
+    CannotHide {
+        /// The first of them.
+        path: PathBuf,
+    },
     /// A layer of a kind that this engine cannot mount.
     #[error("this engine needs a layer that is a copy of the project")]
     NeedsCopy,
@@ -336,6 +379,7 @@ impl Plan {
     ) -> Result<Self, PlanError> {
         let template = find_template(spec, settings)?;
         check_paths(spec, settings)?;
+        hidden::check(spec, settings.engine)?;
         let mut mounts = system_mounts(host, template);
         for path in settings.tools.iter().chain(&spec.read) {
             mounts.push(Mount::ReadOnly {
@@ -627,9 +671,11 @@ fn project_mounts(spec: &SandboxSpec) -> Vec<Mount> {
             parts: spec.writable.clone(),
         });
     }
+    mounts.extend(hidden::pins(spec));
     mounts.extend(spec.protected.iter().map(|path| Mount::Protect {
         inside: path.clone(),
     }));
+    mounts.extend(hidden::covers(spec));
     mounts
 }
 

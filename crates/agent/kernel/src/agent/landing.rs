@@ -232,6 +232,7 @@ impl Agent {
             workshop: &self.ground.workshop,
             store: &self.ground.layers,
             kind: self.ground.kind,
+            hidden: &self.hidden,
             desk: &self.ground.desk,
             context: self.context(),
         };
@@ -329,6 +330,13 @@ impl Agent {
             Some(sandbox) => self.ground.desk.inside(sandbox),
             None => self.ground.desk.clone(),
         }
+    }
+
+    /// Records how much of the project the session's commands cannot open.
+    pub(super) async fn note_hidden(&self) -> Result<(), DriveError> {
+        let hidden = self.hidden.paths().len();
+        let payload = json!({"hidden": hidden, "entries": self.hidden.entries()});
+        self.note("session.hidden", payload).await
     }
 
     async fn note(&self, event_type: &str, payload: Value) -> Result<(), DriveError> {

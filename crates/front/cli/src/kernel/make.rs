@@ -13,7 +13,7 @@ use fluffy_contract::{BoxFuture, Isolation as _};
 use fluffy_egress::{Network, Outside};
 use fluffy_gate::{Answer, Desk, Gate};
 use fluffy_ipc::{ErrorCode, Failure as Refused};
-use fluffy_kernel::agent::{Agent, Ground};
+use fluffy_kernel::agent::{Agent, DriveError, Ground};
 use fluffy_kernel::api::{Presence, ProviderEnvironment, Resume, Start};
 use fluffy_kernel::commit::Author;
 use fluffy_kernel::event::{AgentEvent, SessionStarted, VERSION};
@@ -329,7 +329,7 @@ impl Maker {
         let budget = Budget::new(self.limits);
         let agent = Agent::new(parts.session, ground, parts.held, budget);
         Ok(Ready {
-            agent: agent.map_err(|error| internal(&error))?,
+            agent: agent.map_err(|error| not_made(&error))?,
             hub,
             person,
             stop,
@@ -433,6 +433,14 @@ struct Parts {
 
 fn internal(error: &dyn std::error::Error) -> Refused {
     Refused::new(ErrorCode::Internal, fluffy_kernel::agent::explain(error))
+}
+
+fn not_made(error: &DriveError) -> Refused {
+    let DriveError::Hidden(hidden) = error else {
+        return internal(error);
+    };
+    let message = format!("{}; {}", fluffy_kernel::agent::explain(error), hidden.fix());
+    Refused::new(ErrorCode::InvalidParams, message)
 }
 
 /// What the repository tells the agent, the nearest last.

@@ -42,6 +42,10 @@ fn body_of(plan: &Plan, brand: Brand, source: Source) -> Result<ContainerCreateB
         (PathBuf::from("/etc/passwd"), PathBuf::from("/own/file-0")),
         (PathBuf::from("/etc/hosts"), PathBuf::from("/own/file-1")),
     ]);
+    let covers = Covers {
+        file: "/own/hidden-file".into(),
+        directory: "/own/hidden-directory".into(),
+    };
     let spaces = crate::spaces::of_plan(plan, brand);
     let shape = Shape {
         plan,
@@ -54,6 +58,7 @@ fn body_of(plan: &Plan, brand: Brand, source: Source) -> Result<ContainerCreateB
         },
         control: Path::new("/own/control"),
         files: &files,
+        covers: &covers,
         spaces: &spaces,
         seccomp: "{}".to_owned(),
         labels: HashMap::from([(OWNER_LABEL.to_owned(), "me".to_owned())]),
@@ -153,6 +158,31 @@ fn parts_of_the_project_are_opened_and_closed() {
         "/state/layers/one/tree/src/.git -> /work/project/src/.git",
     ] {
         assert!(tail.contains(&bind), "{bind} in {tail:?}");
+    }
+}
+
+#[test]
+fn hidden_paths_are_covered_and_what_holds_them_stays_in_place() {
+    let mut plan = plan(|spec| spec.hidden = vec!["/work/project/conf/key".into()]);
+    // Until somebody has looked, nothing can cover it.
+    let error = body_of(&plan, Brand::Docker, Source::Host).unwrap_err();
+    assert!(matches!(error, ShapeError::Outside { .. }), "{error}");
+    for (seen, cover) in [
+        (HiddenKind::File, "/own/hidden-file"),
+        (HiddenKind::Directory, "/own/hidden-directory"),
+    ] {
+        for mount in &mut plan.late {
+            if let Mount::Hide { kind, .. } = mount {
+                *kind = seen;
+            }
+        }
+        let seen = binds(&body_of(&plan, Brand::Docker, Source::Host).unwrap());
+        for bind in [
+            "/state/layers/one/tree/conf -> /work/project/conf (writable)".to_owned(),
+            format!("{cover} -> /work/project/conf/key"),
+        ] {
+            assert!(seen.contains(&bind), "{bind} in {seen:?}");
+        }
     }
 }
 

@@ -71,7 +71,8 @@ impl Site {
         Some(site)
     }
 
-    fn hand_over(&self) {
+    /// Gives everything here to whoever runs the launcher.
+    pub fn hand_over(&self) {
         let Some((user, group)) = self.user else {
             return;
         };

@@ -60,6 +60,7 @@ on_every_engine!(
     what_a_killed_launcher_left_is_swept,
     an_end_at_any_point_leaves_nothing,
     what_no_container_may_have_is_refused,
+    hidden_paths_stay_hidden,
     a_named_image_is_used_with_our_init_in_it,
     an_image_that_cannot_be_fetched_is_told,
     the_engine_is_found_and_known,
@@ -416,6 +417,52 @@ fn what_no_container_may_have_is_refused(site: Site) {
     spec.image = Some("--privileged".to_owned());
     refused(&launcher.create(spec).unwrap_err(), "--privileged");
     assert!(site.containers().is_empty());
+}
+
+fn hidden_paths_stay_hidden(site: Site) {
+    const CANARY: &str = "canary-6a51";
+    let root = site.path("layers/tree");
+    for name in ["conf", "keys"] {
+        std::fs::create_dir(root.join(name)).unwrap();
+    }
+    for name in [".env", "conf/secret", "keys/id"] {
+        std::fs::write(root.join(name), CANARY).unwrap();
+    }
+    std::fs::write(root.join("conf/open.txt"), "open\n").unwrap();
+    site.hand_over();
+    let mut launcher = site.launch();
+    let names = [".env", "conf/secret", "keys", "absent/below"];
+    let mut spec = site.spec();
+    spec.hidden = names.map(|name| site.path("project").join(name)).to_vec();
+    // In two containers after each other: what the first moved, the second
+    // must not find.
+    for _ in 0..2 {
+        let sandbox = launcher.create(spec.clone()).unwrap();
+        for (number, script) in (1..).zip([
+            "cat .env conf/secret keys/id",
+            "chmod 600 .env; chmod 700 keys; cat .env keys/id",
+            "mv .env moved; cat moved; rm -f .env; cat .env; ln .env hard; cat hard",
+            "mv conf other; cat other/secret; mv keys opened; cat opened/id",
+            "umount .env; cat .env; cat /proc/1/root$PWD/.env /proc/self/cwd/.env",
+            "cp -r . /tmp/all; grep -r canary . /tmp",
+        ]) {
+            let ran = launcher.shell(sandbox, number, script);
+            let said = ran.stdout + &ran.stderr;
+            assert!(!said.contains(CANARY), "`{script}` got: {said}");
+        }
+        let beside = launcher.shell(sandbox, 9, "cat conf/open.txt; echo x > conf/new; cat .env");
+        assert_eq!(beside.stdout, "open\n", "{beside:?}");
+        assert!(beside.stderr.contains("Permission denied"), "{beside:?}");
+        launcher.must(Ask::Cleanup { sandbox });
+    }
+    // Without the list they are read, and the files are as they were.
+    let sandbox = launcher.create(site.spec()).unwrap();
+    let ran = launcher.shell(sandbox, 1, "cat .env conf/secret keys/id");
+    assert_eq!(ran.stdout, CANARY.repeat(3), "{ran:?}");
+    launcher.must(Ask::Cleanup { sandbox });
+    launcher.finish();
+    let left = std::fs::read_dir(site.path("state/launchers")).unwrap();
+    assert_eq!(left.count(), 0);
 }
 
 /// A folder with one static program and nothing else, not even a library.

@@ -274,6 +274,33 @@ proptest! {
     }
 }
 
+#[test]
+fn hidden_paths_are_covered_by_what_cannot_be_opened() {
+    let hide = |inside: &str, kind| Mount::Hide {
+        inside: inside.into(),
+        kind,
+    };
+    let pin = Mount::Pin {
+        inside: "/work/a".into(),
+    };
+    let late = vec![
+        tree("/work"),
+        pin,
+        hide("/work/a/key", HiddenKind::File),
+        hide("/work/keys", HiddenKind::Directory),
+    ];
+    assert_eq!(
+        options(vec![], late).unwrap().join(" "),
+        "--bind /layers/one /work --bind /layers/one/a /work/a --ro-bind /dev/null /work/a/key \
+         --perms 0000 --tmpfs /work/keys --remount-ro /work/keys"
+    );
+    let unseen = vec![tree("/work"), hide("/work/key", HiddenKind::Unseen)];
+    assert!(matches!(
+        options(vec![], unseen),
+        Err(BwrapError::Nowhere { .. })
+    ));
+}
+
 /// The real `bwrap` takes the words, and the sandbox is what they say.
 #[test]
 fn the_real_bwrap_builds_it() {

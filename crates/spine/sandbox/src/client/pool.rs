@@ -35,6 +35,7 @@ impl Pool {
     #[must_use]
     pub fn new(launcher: LauncherHandle, mut settings: PoolSettings) -> Self {
         settings.spec.layer = None;
+        settings.spec.hidden = Vec::new();
         Self {
             launcher,
             settings,
@@ -99,6 +100,7 @@ impl Pool {
             layer: None,
             writable: Vec::new(),
             protected: Vec::new(),
+            hidden: Vec::new(),
             ..spec.clone()
         };
         comparable == self.settings.spec

@@ -8,7 +8,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use fluffy_base::id::SandboxId;
@@ -170,7 +170,7 @@ impl Ownership {
                 continue;
             };
             removed.extend(end_recorded(&directory));
-            if fs::remove_dir_all(&directory).is_ok() {
+            if remove_folder(&directory).is_ok() {
                 removed.push(format!(
                     "record of launcher {}",
                     entry.file_name().display()
@@ -182,7 +182,36 @@ impl Ownership {
 
     /// Removes this launcher's own directory.
     pub fn release(&self) {
-        let _ = fs::remove_dir_all(&self.own);
+        let _ = remove_folder(&self.own);
+    }
+}
+
+/// Removes a folder of a launcher, also what nobody may open in it: what covers
+/// hidden paths has no mode at all.
+///
+/// # Errors
+/// Something of it cannot be removed.
+pub fn remove_folder(folder: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            unlock(folder);
+            fs::remove_dir_all(folder)
+        }
+        done => done,
+    }
+}
+
+/// Makes every directory below one readable for its owner.
+fn unlock(folder: &Path) {
+    let mut open = vec![folder.to_owned()];
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            // Of the entry itself: a link is no directory.
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                let _ = fs::set_permissions(entry.path(), fs::Permissions::from_mode(0o700));
+                open.push(entry.path());
+            }
+        }
     }
 }
 

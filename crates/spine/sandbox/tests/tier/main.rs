@@ -28,6 +28,7 @@ macro_rules! on_every_engine {
 
 mod commands;
 mod files;
+mod hidden;
 mod kit;
 mod lifecycle;
 mod limits;

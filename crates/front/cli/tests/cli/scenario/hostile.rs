@@ -8,6 +8,7 @@
 mod along;
 mod endings;
 mod runners;
+mod secrets;
 
 use fluffy_model_server::Reply;
 use serde_json::{Value, json};

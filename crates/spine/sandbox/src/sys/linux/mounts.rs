@@ -20,12 +20,14 @@ use rustix::mount::{
 
 use super::call::{Attributes, set_attributes};
 use crate::guard::{Guard, Guards};
-use crate::plan::Mount;
+use crate::plan::{HiddenKind, Mount, look};
 
 /// Where what is kept of the old root stays until the sandbox is complete.
 const KEPT: &str = ".host";
 /// Where the old root is for a moment when only parts of it are kept.
 const OLD_ROOT: &str = ".old";
+/// Where what covers hidden paths is, while it is needed.
+const COVERS: &str = ".covers";
 
 /// What [`attach`] will find of the host.
 #[derive(Debug, Clone, Copy)]
@@ -131,7 +133,16 @@ pub(crate) fn attach(mounts: &[Mount], without: Guards) -> Done {
         root: Path::new("/"),
         without,
     };
-    mounts.iter().try_for_each(|mount| place.put(mount))
+    let hides = |mount: &Mount| matches!(mount, Mount::Hide { .. });
+    if !mounts.iter().any(hides) {
+        return mounts.iter().try_for_each(|mount| place.put(mount));
+    }
+    place.make_covers().map_err(|error| MountError {
+        step: "make what covers hidden paths".to_owned(),
+        error,
+    })?;
+    mounts.iter().try_for_each(|mount| place.put(mount))?;
+    let_go(COVERS)
 }
 
 /// Lets the old root go and makes the new one read-only.
@@ -197,6 +208,8 @@ impl Place<'_> {
             Mount::OnlyWritable { inside, parts } => {
                 (inside.clone(), self.only_writable(inside, parts))
             }
+            Mount::Pin { inside } => (inside.clone(), self.pin(inside)),
+            Mount::Hide { inside, .. } => (inside.clone(), self.hide(inside)),
             Mount::Scratch {
                 inside,
                 size,
@@ -296,6 +309,43 @@ impl Place<'_> {
         };
         set_attributes(tree.as_fd(), Attributes::READ_ONLY)?;
         attach_tree(&tree, &target)
+    }
+
+    fn pin(&self, inside: &Path) -> io::Result<()> {
+        let target = self.inside(inside);
+        match look(self.root, inside.strip_prefix("/").unwrap_or(inside))? {
+            Some(HiddenKind::Directory) => attach_tree(&clone_tree(&target)?, &target),
+            _ => Ok(()),
+        }
+    }
+
+    /// One file and one directory that nobody can open: without capabilities
+    /// their modes hold for their owner too, and read-only nobody changes them.
+    fn make_covers(&self) -> io::Result<()> {
+        let options = [("mode", "0700"), ("size", "4096"), ("nr_inodes", "8")];
+        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV
+            | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        let mounted = scratch(&options, attributes)?;
+        let covers = self.directory(&Path::new("/").join(COVERS))?;
+        attach_tree(&mounted, &covers)?;
+        let none = || fs::Permissions::from_mode(0o000);
+        fs::write(covers.join("file"), "")?;
+        fs::set_permissions(covers.join("file"), none())?;
+        fs::create_dir(covers.join("directory"))?;
+        fs::set_permissions(covers.join("directory"), none())
+    }
+
+    fn hide(&self, inside: &Path) -> io::Result<()> {
+        // A link on the way is an error: what it leads to is not what was meant.
+        let cover = match look(self.root, inside.strip_prefix("/").unwrap_or(inside))? {
+            None => return Ok(()),
+            Some(HiddenKind::Directory) => "directory",
+            Some(HiddenKind::File | HiddenKind::Unseen) => "file",
+        };
+        let tree = clone_tree(&self.inside(&Path::new("/").join(COVERS).join(cover)))?;
+        set_attributes(tree.as_fd(), Attributes::READ_ONLY)?;
+        attach_tree(&tree, &self.inside(inside))
     }
 
     fn only_writable(&self, inside: &Path, parts: &[PathBuf]) -> io::Result<()> {
