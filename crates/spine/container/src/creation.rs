@@ -112,6 +112,23 @@ impl Site {
         sandbox: SandboxId,
         spec: &SandboxSpec,
     ) -> Result<Made, NotMade> {
+        // Somebody may tidy the engine's images up: then it is made or fetched
+        // anew, once.
+        for _ in 0..2 {
+            if let Some(made) = self.make_once(sandbox, spec).await? {
+                return Ok(made);
+            }
+        }
+        let error = io::Error::other("its image is removed as fast as it is made");
+        Err(system("make the sandbox", &error).into())
+    }
+
+    /// The same, or nothing if its image is gone.
+    async fn make_once(
+        &self,
+        sandbox: SandboxId,
+        spec: &SandboxSpec,
+    ) -> Result<Option<Made>, NotMade> {
         let (image, source) = match &spec.image {
             None => (self.images.host_image().await?, Source::Host),
             Some(name) => match self.images.named_image(name).await? {
@@ -123,8 +140,11 @@ impl Site {
         let user = shape::user_inside(self.engine.ownership(), self.launcher);
         self.hand_over(&plan, user).await?;
         let made = self.attempt(plan, user, &image, source).await;
-        if made.is_err() {
+        if !matches!(made, Ok(Some(_))) {
             self.remove_rest(sandbox).await;
+        }
+        if matches!(made, Ok(None)) {
+            self.images.forget(&image);
         }
         made
     }
@@ -202,7 +222,7 @@ impl Site {
         user: User,
         image: &str,
         source: Source,
-    ) -> Result<Made, NotMade> {
+    ) -> Result<Option<Made>, NotMade> {
         let folder = self.sandbox_folder(plan.sandbox);
         let prepare = |error: io::Error| system("prepare the container's folder", &error);
         let files = write_files(&folder, &plan, user).map_err(prepare)?;
@@ -232,13 +252,17 @@ impl Site {
             .body()
             .map_err(|error| refused("the sandbox", &error.to_string()))?;
         let name = format!("fluffy-{}", plan.sandbox);
-        let container = self.engine.create(&name, body).await?;
+        let container = match self.engine.create(&name, body).await {
+            Ok(container) => container,
+            Err(error) if error.is_missing() => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
         let started = self.start(&container, plan, &listener, &control).await;
         if started.is_err() {
             // What cannot be removed now is swept later, by its label.
             let _ = self.engine.remove(&container).await;
         }
-        started
+        started.map(Some)
     }
 
     async fn start(

@@ -456,9 +456,14 @@ impl Engine {
 }
 
 impl EngineError {
+    /// Whether something that it needs is not there.
+    pub(crate) fn is_missing(&self) -> bool {
+        is_status(&self.source, 404)
+    }
+
     /// The same for people.
     pub(crate) fn failure(&self) -> Failure {
-        let missing = is_status(&self.source, 404);
+        let missing = self.is_missing();
         Failure {
             kind: match missing {
                 true => FailureKind::Ended,

@@ -117,7 +117,8 @@ impl Images {
         known.insert(name.to_owned(), state);
     }
 
-    fn forget(&self, name: &str) {
+    /// Looks for it again before it is used.
+    pub(crate) fn forget(&self, name: &str) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.remove(name);
     }

@@ -534,6 +534,19 @@ fn an_image_is_fetched_while_nobody_waits() {
     let ran = launcher.run(sandbox, 2, &["/bin/busybox", "cat", "/own"]);
     assert_eq!(ran.stdout, "the image's own\n", "{ran:?}");
     launcher.must(Ask::Cleanup { sandbox });
+    // Somebody tidies up: it is fetched once more, and nobody hears an error.
+    site.remove_image(&registry.image());
+    let sandbox = wait_for("the image is there again", LONG, || {
+        match launcher.create(spec.clone()) {
+            Ok(sandbox) => Some(sandbox),
+            Err(answer) => {
+                pending(answer);
+                None
+            }
+        }
+    })
+    .unwrap();
+    launcher.must(Ask::Cleanup { sandbox });
     site.remove_image(&registry.image());
 }
 

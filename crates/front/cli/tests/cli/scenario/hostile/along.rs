@@ -498,6 +498,10 @@ fn has_its_decisions(stage: &Stage) {
     for resource in ["/.env", "/.git/hooks/post-commit"] {
         assert!(holds(&["deny", resource]), "no decision about {resource}");
     }
+    let hidden = ledger
+        .iter()
+        .find(|event| event["event_type"] == "session.hidden");
+    assert_eq!(hidden.unwrap()["payload"]["hidden"], 1);
     let refused = ledger.iter().filter(|event| {
         event["event_type"] == "tool.finished" && event["payload"]["outcome"] == "refused"
     });
