@@ -5,6 +5,7 @@
 //! crate, a line in [`TARGETS`] and a few seeds in `corpus/<name>/`; ordinary
 //! tests replay them, `cargo xtask fuzz` looks for more.
 
+mod agent;
 mod base;
 mod egress;
 mod ipc;
@@ -29,6 +30,14 @@ pub const TARGETS: &[Target] = &[
         run: policy::address,
     },
     Target {
+        name: "agent_patch",
+        run: agent::agent_patch,
+    },
+    Target {
+        name: "base_url",
+        run: agent::base_url,
+    },
+    Target {
         name: "canonical",
         run: base::canonical,
     },
@@ -49,6 +58,10 @@ pub const TARGETS: &[Target] = &[
         run: text::config_toml,
     },
     Target {
+        name: "coverage_report",
+        run: agent::coverage_report,
+    },
+    Target {
         name: "export_line",
         run: ledger::export_line,
     },
@@ -59,6 +72,10 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "ids",
         run: base::ids,
+    },
+    Target {
+        name: "model_stream",
+        run: agent::model_stream,
     },
     Target {
         name: "path",
@@ -73,6 +90,10 @@ pub const TARGETS: &[Target] = &[
         run: ledger::proof,
     },
     Target {
+        name: "recording",
+        run: agent::recording,
+    },
+    Target {
         name: "redaction",
         run: text::redaction,
     },
@@ -81,8 +102,20 @@ pub const TARGETS: &[Target] = &[
         run: egress::request_head,
     },
     Target {
+        name: "skill",
+        run: agent::skill,
+    },
+    Target {
+        name: "source_parts",
+        run: agent::source_parts,
+    },
+    Target {
         name: "terminal",
         run: text::terminal,
+    },
+    Target {
+        name: "test_output",
+        run: agent::test_output,
     },
     Target {
         name: "test_table",
