@@ -24,6 +24,47 @@ pub enum Resource {
     Depth,
 }
 
+impl Resource {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::CallsPerTurn,
+        Self::Turns,
+        Self::Tokens,
+        Self::Money,
+        Self::Time,
+        Self::Depth,
+    ];
+
+    /// Its name in the configuration and on the command line.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::CallsPerTurn => "tool_calls",
+            Self::Turns => "turns",
+            Self::Tokens => "tokens",
+            Self::Money => "cost_cents",
+            Self::Time => "wall_time",
+            Self::Depth => "subagent_depth",
+        }
+    }
+
+    /// What has this name.
+    #[must_use]
+    pub fn named(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.word() == word)
+    }
+
+    /// How much one of what people count in is: cents, seconds, or just one.
+    #[must_use]
+    pub const fn unit(self) -> u64 {
+        match self {
+            Self::Money => 10_000,
+            Self::Time => 1_000,
+            Self::CallsPerTurn | Self::Turns | Self::Tokens | Self::Depth => 1,
+        }
+    }
+}
+
 /// The limits of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -79,7 +120,8 @@ impl Limits {
         }
     }
 
-    /// With what a repository asks for; what asks for more is named, not taken.
+    /// With what a repository or a person asks for; what asks for more is
+    /// named, not taken.
     #[must_use]
     pub fn lowered(mut self, wishes: &[(Resource, u64)]) -> Lowered {
         let mut refused = Vec::new();
@@ -150,8 +192,8 @@ impl BudgetExhausted {
             }
             Resource::Depth => "do the work here instead of starting another subagent".to_owned(),
             which => format!(
-                "raise it with `/budget {}`, or go on later with `fluffy session resume`",
-                word(which)
+                "go on with `fluffy session resume`, or set a higher `{}` in the configuration",
+                which.word()
             ),
         }
     }
@@ -286,17 +328,6 @@ const fn name(resource: Resource) -> &'static str {
     }
 }
 
-const fn word(resource: Resource) -> &'static str {
-    match resource {
-        Resource::CallsPerTurn => "calls_per_turn",
-        Resource::Turns => "turns",
-        Resource::Tokens => "tokens",
-        Resource::Money => "money",
-        Resource::Time => "time",
-        Resource::Depth => "depth",
-    }
-}
-
 fn shown(resource: Resource, amount: u64) -> String {
     match resource {
         Resource::Money => format!("${}.{:02}", amount / 1_000_000, amount % 1_000_000 / 10_000),
@@ -395,6 +426,15 @@ mod tests {
         assert_eq!(lowered.limits.turns, 10);
         assert_eq!(lowered.limits.tokens, Limits::STANDARD.tokens);
         assert_eq!(lowered.refused, [Resource::Tokens]);
+    }
+
+    #[test]
+    fn each_has_a_name_of_its_own() {
+        for one in Resource::ALL {
+            assert_eq!(Resource::named(one.word()), Some(one));
+            assert!(one.unit() > 0);
+        }
+        assert_eq!(Resource::named("patience"), None);
     }
 
     #[test]

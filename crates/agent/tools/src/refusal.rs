@@ -436,7 +436,7 @@ mod tests {
         };
         let text = Refusal::of_budget("fs.read", exhausted).for_model();
         assert!(
-            text.contains("3 of 2") && text.contains("/budget turns"),
+            text.contains("3 of 2") && text.contains("`turns`"),
             "{text}"
         );
     }

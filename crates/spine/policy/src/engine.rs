@@ -47,6 +47,7 @@ pub struct Engine {
     rules: Vec<Rule>,
     templates: Vec<AddedTemplate>,
     exemptions: BTreeMap<Category, GlobSet>,
+    sanitize: Vec<String>,
     index: Index,
     warnings: Vec<Diagnostic>,
     digest: Digest,
@@ -100,6 +101,12 @@ impl Engine {
                 exemptions.entry(*category).or_insert_with(|| globs.clone());
             }
         }
+        let mut sanitize: Vec<String> = Vec::new();
+        for pattern in files.iter().flat_map(PolicyFile::sanitize_patterns) {
+            if !sanitize.contains(pattern) {
+                sanitize.push(pattern.clone());
+            }
+        }
         let rules: Vec<Rule> = files.into_iter().flat_map(|file| file.rules).collect();
         Self {
             builtins: builtins.rules,
@@ -107,6 +114,7 @@ impl Engine {
             rules,
             templates,
             exemptions,
+            sanitize,
             warnings,
             digest,
             epoch,
@@ -125,6 +133,12 @@ impl Engine {
     #[must_use]
     pub fn exemption(&self, category: Category) -> Option<&GlobSet> {
         self.exemptions.get(&category)
+    }
+
+    /// Shapes of secrets that the sources add to the built-in ones.
+    #[must_use]
+    pub fn sanitize_patterns(&self) -> &[String] {
+        &self.sanitize
     }
 
     /// What is legal but pointless in the sources.
