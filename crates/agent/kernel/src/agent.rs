@@ -6,8 +6,10 @@
 
 mod calls;
 mod landing;
+mod orders;
 mod steps;
 mod testing;
+mod undo;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,7 +23,7 @@ use fluffy_layer::{HeldLayer, LayerKind, LayerStore};
 use fluffy_ledger::{AppendError, Ledger};
 use fluffy_models::price::Prices;
 use fluffy_policy::Context;
-use fluffy_policy::word::State;
+use fluffy_policy::word::{Mode, State};
 use fluffy_secret::Redactor;
 use fluffy_tools::budget::{Budget, BudgetExhausted, Charge};
 use fluffy_tools::registry::Registry;
@@ -29,13 +31,16 @@ use fluffy_tools::sanitise::{LIMIT, Sanitiser};
 use fluffy_workflow::debt::Debt;
 use fluffy_workflow::machine::{Input, Standing, SwitchAnswer};
 use fluffy_workflow::project::detect::{Layout, Overrides};
+use tokio::sync::{mpsc, watch};
 
+use crate::api::Status;
 use crate::ask::{AskError, ask};
 use crate::commit::Author;
 use crate::course::Course;
 use crate::event::{AgentEvent, Evidence, SessionEnded, SessionResult};
 use crate::hidden::{FindHiddenError, Hidden, find_hidden};
 use crate::history::{ANSWER_TOKENS, shorten, visible};
+use crate::host::Errand;
 use crate::hub::Hub;
 use crate::instructions::{Instructions, Skill};
 use crate::person::Person;
@@ -69,6 +74,10 @@ pub struct Agent {
     evidence: Evidence,
     reviewed: AtomicUsize,
     unanswered: AtomicBool,
+    /// When it began to work.
+    began: Option<Instant>,
+    told_not_kept: bool,
+    status: watch::Sender<Status>,
 }
 
 /// Everything around a session.
@@ -83,6 +92,8 @@ pub struct Ground {
     pub person: Arc<Person>,
     /// In whose name policy is asked.
     pub desk: Desk,
+    /// In whose name a person's own yes counts outside of all sandboxes.
+    pub people: Desk,
     /// Sandboxes over the project.
     pub workshop: Arc<Workshop>,
     /// Where layers are.
@@ -182,7 +193,17 @@ impl Agent {
             let request = ground.desk.request("fs.read", Some(resource), &context);
             ground.desk.gate.would_allow(&request)
         })?;
-        Ok(Self {
+        let nothing = Status {
+            session: session.id,
+            mode: session.workflow.mode(),
+            state: session.workflow.state(),
+            model: session.model.clone(),
+            tier: ground.workshop.premises().tier,
+            isolation: ground.workshop.level(),
+            spent: session.spent,
+            budgets: std::collections::BTreeMap::new(),
+        };
+        let agent = Self {
             hidden,
             layout: Arc::new(layout),
             session,
@@ -195,17 +216,62 @@ impl Agent {
             evidence: Evidence::default(),
             reviewed: AtomicUsize::new(0),
             unanswered: AtomicBool::new(false),
-        })
+            began: None,
+            told_not_kept: false,
+            status: watch::Sender::new(nothing),
+        };
+        agent.tell_status();
+        Ok(agent)
     }
 
-    /// Works until the task is done or something ends it.
+    /// Works until the task is done or something ends it; sees to errands
+    /// between its steps.
     ///
     /// # Errors
     /// The session cannot go on; what was recorded stays.
-    pub async fn work(&mut self) -> Result<SessionEnded, DriveError> {
+    pub async fn work(
+        &mut self,
+        errands: &mut mpsc::Receiver<Errand>,
+    ) -> Result<SessionEnded, DriveError> {
+        self.began = Some(Instant::now());
+        self.publish(self.beginning());
         self.note_hidden().await?;
-        if self.session.workflow.state() == State::Idle {
+        self.begin().await?;
+        let (result, why) = loop {
+            self.run_errands(errands).await?;
+            match self.next(errands).await? {
+                Next::Go => {}
+                Next::End(result, why) => break (result, why),
+            }
+            if self.ground.stop.is_asked() {
+                break (SessionResult::Cancelled, "you stopped it".to_owned());
+            }
+            let millis = self.worked();
+            if millis > self.budget.limits().time.millis {
+                let spent = self.budget.charge(Charge::Time(Span { millis }));
+                let why = spent.err().map(|spent| out_of(&spent)).unwrap_or_default();
+                break (SessionResult::Budget, why);
+            }
+        };
+        let ended = self.ended(result, why);
+        self.record(Fact::Ended(ended.clone())).await?;
+        Ok(ended)
+    }
+
+    /// What has to be so before the model is asked.
+    async fn begin(&mut self) -> Result<(), DriveError> {
+        self.finish_undo().await?;
+        if !self.session.begun {
             self.take_mode().await?;
+            let waits = matches!(
+                self.session.workflow.state(),
+                State::Validating | State::Reviewing
+            );
+            if waits {
+                self.revise().await?;
+            }
+        }
+        if self.session.workflow.state() == State::Idle {
             self.step(Input::SendTask).await?.ok();
         }
         // What a crash interrupted is ended before the model is asked again.
@@ -217,45 +283,37 @@ impl Agent {
         {
             self.validate().await?;
         }
-        let began = Instant::now();
-        let (result, why) = loop {
-            match self.next().await? {
-                Next::Go => {}
-                Next::End(result, why) => break (result, why),
-            }
-            let millis = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-            if self.ground.stop.is_asked() {
-                break (SessionResult::Cancelled, "you stopped it".to_owned());
-            }
-            if millis > self.budget.limits().time.millis {
-                let spent = self.budget.charge(Charge::Time(Span { millis }));
-                let why = spent.err().map(|spent| out_of(&spent)).unwrap_or_default();
-                break (SessionResult::Budget, why);
-            }
-        };
-        let ended = self.ended(result, why);
-        self.record(Fact::Ended(ended.clone())).await?;
-        self.publish(AgentEvent::SessionEnded(ended.clone()));
-        Ok(ended)
+        Ok(())
+    }
+
+    /// For how long it has worked, in milliseconds.
+    fn worked(&self) -> u64 {
+        let worked = self.began.map(|began| began.elapsed().as_millis());
+        u64::try_from(worked.unwrap_or_default()).unwrap_or(u64::MAX)
     }
 
     /// Another mode than strict goes through policy, whoever asked for it; a
     /// refused one means strict.
     async fn take_mode(&mut self) -> Result<(), DriveError> {
         let to = self.session.started.mode;
-        if to == self.session.workflow.mode() {
+        let forked = self.session.started.forked_from.is_some();
+        if to == self.session.workflow.mode() && !(forked && to != Mode::Strict) {
             return Ok(());
         }
         let need = Need {
             action: "session.mode".to_owned(),
             resource: Some(to.as_str().to_owned()),
         };
-        let asked = {
-            let course = self.course();
-            let router = self.router(&course);
-            router.permit(&self.ground.desk, "session", &need).await
+        let asked = match to {
+            // Strict is what is left when policy says no.
+            Mode::Strict => None,
+            Mode::Explore | Mode::Debug => {
+                let course = self.course();
+                let router = self.router(&course);
+                Some(router.permit(&self.ground.desk, "session", &need).await)
+            }
         };
-        let answer = match asked {
+        let answer = match asked.transpose() {
             Ok(_) => SwitchAnswer::Allowed,
             Err(RouteError::Refused(refusal)) => {
                 let text = format!("{}; the mode is strict", refusal.for_people());
@@ -272,7 +330,7 @@ impl Agent {
     }
 
     /// One step: the open calls, or a turn of the model.
-    async fn next(&mut self) -> Result<Next, DriveError> {
+    async fn next(&mut self, errands: &mut mpsc::Receiver<Errand>) -> Result<Next, DriveError> {
         if self.unanswered.load(Ordering::Relaxed) {
             let why = "policy wants a person to answer, and nobody is there".to_owned();
             return Ok(Next::End(SessionResult::Waiting, why));
@@ -288,10 +346,19 @@ impl Agent {
         if let Err(spent) = self.budget.charge(Charge::Turn) {
             return Ok(Next::End(SessionResult::Budget, out_of(&spent)));
         }
+        self.tell_status();
         self.make_room().await?;
         match self.turn().await? {
             Ok(()) if !self.session.pending().is_empty() => Ok(Next::Go),
-            Ok(()) => self.stopped_talking().await,
+            Ok(()) => {
+                // What was said meanwhile is heard before the work is judged.
+                let read = self.session.messages.len();
+                self.run_errands(errands).await?;
+                match self.session.messages.len() > read || self.ground.stop.is_asked() {
+                    true => Ok(Next::Go),
+                    false => self.stopped_talking().await,
+                }
+            }
             Err((result, why)) => Ok(Next::End(result, why)),
         }
     }
@@ -376,7 +443,7 @@ impl Agent {
             instructions: &self.ground.instructions,
             skills: &self.ground.skills,
             pins: &self.session.pins,
-            task: &self.session.started.task,
+            task: &self.session.task,
         })
     }
 
@@ -406,9 +473,7 @@ impl Agent {
             .usage
             .input_tokens
             .saturating_add(whole.usage.output_tokens);
-        let model = whole
-            .model
-            .unwrap_or_else(|| self.session.started.model.clone());
+        let model = whole.model.unwrap_or_else(|| self.session.model.clone());
         let cost = self.ground.prices.cost(&model, &whole.usage);
         let cost_micros = cost.map(fluffy_models::price::Cost::micro_dollars);
         let talked_only = !whole
@@ -465,7 +530,7 @@ impl Agent {
             }],
         };
         let seen = visible(&self.session.messages, &self.session.shortened);
-        let (_, model) = split_model(&self.session.started.model);
+        let (_, model) = split_model(&self.session.model);
         Turn {
             model: model.to_owned(),
             messages: std::iter::once(prompt).chain(seen).collect(),
@@ -515,6 +580,7 @@ impl Agent {
     fn router<'a>(&'a self, course: &'a Course) -> Router<'a> {
         Router {
             desk: &self.ground.desk,
+            people: &self.ground.people,
             context: self.context(),
             workshop: &self.ground.workshop,
             held: &self.held,
@@ -540,7 +606,12 @@ impl Agent {
         }
         self.ground.store.append(self.session.id, &fact).await?;
         self.session.apply(&fact)?;
+        self.tell_status();
         Ok(())
+    }
+
+    fn tell_status(&self) {
+        self.status.send_replace(self.status());
     }
 
     fn publish(&self, event: AgentEvent) {

@@ -57,6 +57,19 @@ impl Hub {
         self.newest.send_replace(number);
     }
 
+    /// The number of the newest event.
+    pub fn newest(&self) -> u64 {
+        *self.newest.borrow()
+    }
+
+    /// The number before the newest beginning: all there is of the work now.
+    pub fn before_beginning(&self) -> u64 {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let begins = |event: &AgentEvent| matches!(event, AgentEvent::SessionStarted(_));
+        let place = kept.events.iter().rposition(begins).unwrap_or(0);
+        kept.before + place as u64
+    }
+
     /// Listens from after this number on.
     pub fn listen(&self, after: u64) -> Listening<'_> {
         Listening {

@@ -5,6 +5,7 @@
 //! its own work.
 //!
 //! - [`agent`]: one session at work
+//! - [`server`], [`host`]: sessions as clients reach them, working or at rest
 //! - [`session`], [`store`]: a session is its facts in the ledger
 //! - [`course`]: the workflow, tied to the project's files
 //! - [`workshop`], [`git`], [`commit`], [`merge`]: effects
@@ -21,6 +22,7 @@ pub mod event;
 pub mod git;
 pub mod hidden;
 pub mod history;
+pub mod host;
 pub mod hub;
 pub mod instructions;
 pub mod merge;

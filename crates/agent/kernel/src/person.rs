@@ -16,9 +16,14 @@ use crate::hub::Hub;
 /// The person of one session.
 #[derive(Debug)]
 pub struct Person {
-    presence: Presence,
     hub: Arc<Hub>,
-    open: Mutex<BTreeMap<ApprovalId, oneshot::Sender<PersonAnswer>>>,
+    desk: Mutex<Desk>,
+}
+
+#[derive(Debug)]
+struct Desk {
+    presence: Presence,
+    open: BTreeMap<ApprovalId, oneshot::Sender<PersonAnswer>>,
 }
 
 /// What is asked.
@@ -47,21 +52,29 @@ impl Person {
     /// The person at the other end of this hub.
     #[must_use]
     pub fn new(presence: Presence, hub: Arc<Hub>) -> Self {
+        let open = BTreeMap::new();
         Self {
-            presence,
             hub,
-            open: Mutex::default(),
+            desk: Mutex::new(Desk { presence, open }),
         }
+    }
+
+    /// Somebody else goes on with the session, or nobody.
+    pub fn becomes(&self, presence: Presence) {
+        self.desk().presence = presence;
     }
 
     /// Asks, and waits for the answer.
     pub async fn ask(&self, question: Question) -> Said {
-        if self.presence == Presence::Absent {
-            return Said::Nobody;
-        }
         let approval = ApprovalId::generate();
         let (answer, answered) = oneshot::channel();
-        self.open().insert(approval, answer);
+        {
+            let mut desk = self.desk();
+            if desk.presence == Presence::Absent {
+                return Said::Nobody;
+            }
+            desk.open.insert(approval, answer);
+        }
         self.hub.publish(AgentEvent::ApprovalWanted {
             approval,
             question: question.text,
@@ -77,7 +90,7 @@ impl Person {
 
     /// Takes an answer; says whether the question was open.
     pub fn answer(&self, approval: ApprovalId, answer: PersonAnswer) -> bool {
-        let waiting = self.open().remove(&approval);
+        let waiting = self.desk().open.remove(&approval);
         let was_open = waiting.is_some_and(|waiting| waiting.send(answer).is_ok());
         if was_open {
             self.hub
@@ -86,10 +99,8 @@ impl Person {
         was_open
     }
 
-    fn open(
-        &self,
-    ) -> std::sync::MutexGuard<'_, BTreeMap<ApprovalId, oneshot::Sender<PersonAnswer>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    fn desk(&self) -> std::sync::MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -46,7 +46,11 @@ pub fn recording(facts: &[Fact]) -> Option<Recording> {
             | Fact::Workflow(_)
             | Fact::Landing(_)
             | Fact::Shortened(_)
-            | Fact::Pinned { .. } => {}
+            | Fact::Pinned { .. }
+            | Fact::Layer { .. }
+            | Fact::Model { .. }
+            | Fact::Kept(_)
+            | Fact::Undone { .. } => {}
         }
     }
     Some(Recording {

@@ -16,7 +16,7 @@ use fluffy_contract::isolation::{Command, Exit, Finished, Limit};
 use fluffy_contract::tool::{CallToolError, Need, Repeat, ToolOutcome, ToolOutput};
 use fluffy_gate::{Answer, ApproveError, AuthorizeError, Desk};
 use fluffy_layer::HeldLayer;
-use fluffy_policy::{Context, Permit};
+use fluffy_policy::{Context, Permit, Refusal as PolicyRefusal, Request};
 use fluffy_tools::arguments::RunCommand;
 use fluffy_tools::call::Call;
 use fluffy_tools::paths::shown;
@@ -37,6 +37,8 @@ const MAX_OUTPUT: u64 = 4 << 20;
 /// What calls of one session need.
 pub(crate) struct Router<'a> {
     pub(crate) desk: &'a Desk,
+    /// For a person's yes to what runs in no sandbox.
+    pub(crate) people: &'a Desk,
     pub(crate) context: Context,
     pub(crate) workshop: &'a Workshop,
     pub(crate) held: &'a HeldLayer,
@@ -352,14 +354,7 @@ impl Router<'_> {
         match self.person.ask(question).await {
             Said::Yes => {
                 self.reviewed.fetch_add(1, Ordering::Relaxed);
-                let by = desk.principal.on_behalf_of.as_deref().unwrap_or("person");
-                match desk.approve(&request, &review, by) {
-                    Ok(granted) => Ok(granted.permit),
-                    Err(ApproveError::Refused(AuthorizeError::Refused { refusal, .. })) => {
-                        Err(Refusal::of_decision(tool, refusal.decision()).into())
-                    }
-                    Err(error) => Err(RouteError::NotRecorded(error.into())),
-                }
+                self.approved(desk, tool, (&request, &review))
             }
             Said::No => {
                 let reason = String::new();
@@ -369,6 +364,41 @@ impl Router<'_> {
                 self.unanswered.store(true, Ordering::Relaxed);
                 Err(Refusal::of_decision(tool, review.decision()).into())
             }
+        }
+    }
+
+    /// A person's yes. It is bound to the sandbox that uses it; a call of the
+    /// kernel's own has none and is made in the person's name.
+    fn approved(
+        &self,
+        desk: &Desk,
+        tool: &str,
+        (request, review): (&Request, &PolicyRefusal),
+    ) -> Result<Permit, RouteError> {
+        let by = &self.people.principal.name;
+        let denied = |refusal: &PolicyRefusal| -> RouteError {
+            Refusal::of_decision(tool, refusal.decision()).into()
+        };
+        let approved = match desk.principal.sandbox {
+            Some(_) => desk.approve(request, review, by),
+            None => {
+                let resource = request.resource.as_deref();
+                let own = self
+                    .people
+                    .request(&request.action, resource, &request.context);
+                match self.people.ask(&own)? {
+                    Answer::Granted(granted) => return Ok(granted.permit),
+                    Answer::Denied(refusal) => return Err(denied(&refusal)),
+                    Answer::Review(review) => self.people.approve(&own, &review, by),
+                }
+            }
+        };
+        match approved {
+            Ok(granted) => Ok(granted.permit),
+            Err(ApproveError::Refused(AuthorizeError::Refused { refusal, .. })) => {
+                Err(denied(&refusal))
+            }
+            Err(error) => Err(RouteError::NotRecorded(error.into())),
         }
     }
 }

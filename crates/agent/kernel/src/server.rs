@@ -1,62 +1,24 @@
 //! The kernel as a server: sessions for clients, over IPC.
 //!
-//! Holds the sessions that are being worked on; everything else about them is
-//! in the ledger. What a session stands on comes from whoever made the server.
+//! Knows how each session is reached; a session itself is its `host`'s, and
+//! everything else about it is in the ledger.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fluffy_base::id::SessionId;
-use fluffy_contract::BoxFuture;
 use fluffy_ipc::server::EventSender;
 use fluffy_ipc::{ApiRange, ErrorCode, Failure, Server};
 use tokio::sync::watch;
 
-use crate::agent::{Agent, DriveError};
+use crate::agent::Agent;
 use crate::api::{
-    self, Alive, AnswerApproval, Attach, Begun, Heard, Order, Reply, Resume, Say, Start, Which,
+    self, Alive, AnswerApproval, Attach, Begun, Heard, Order, Presence, ProviderEnvironment,
+    Resume, Say, Start, Which,
 };
-use crate::event::{AgentEvent, Evidence, SessionEnded, SessionResult};
+use crate::host::{Host, Known, Make, Ways};
 use crate::hub::Hub;
-use crate::person::Person;
-use crate::stop::Stop;
-
-/// Makes sessions ready to work.
-pub trait Make: Send + Sync + 'static {
-    /// A new session for a task.
-    fn start(&self, start: Start) -> BoxFuture<'_, Result<Ready, Failure>>;
-
-    /// A recorded session, to go on.
-    fn resume(&self, resume: Resume) -> BoxFuture<'_, Result<Ready, Failure>>;
-}
-
-/// A session that can work, and the ways to it.
-pub struct Ready {
-    /// The session.
-    pub agent: Agent,
-    /// Who listens.
-    pub hub: Arc<Hub>,
-    /// Who answers.
-    pub person: Arc<Person>,
-    /// How it is stopped.
-    pub stop: Arc<Stop>,
-}
-
-impl std::fmt::Debug for Ready {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ready").finish_non_exhaustive()
-    }
-}
-
-/// A session that is known to this kernel.
-#[derive(Debug, Clone)]
-struct Known {
-    hub: Arc<Hub>,
-    person: Arc<Person>,
-    stop: Arc<Stop>,
-    busy: Arc<std::sync::atomic::AtomicBool>,
-}
 
 #[derive(Clone)]
 struct Kernel {
@@ -71,7 +33,7 @@ pub struct Needed(Arc<watch::Sender<usize>>);
 
 /// One reason not to end, as long as it lives.
 #[derive(Debug)]
-struct Reason(Needed);
+pub(crate) struct Reason(Needed);
 
 impl Needed {
     /// Waits until nobody has needed the kernel for as long as this.
@@ -87,7 +49,7 @@ impl Needed {
         }
     }
 
-    fn reason(&self) -> Reason {
+    pub(crate) fn reason(&self) -> Reason {
         self.0.send_modify(|count| *count += 1);
         Reason(self.clone())
     }
@@ -126,8 +88,18 @@ pub fn server(make: Arc<dyn Make>, version: &str) -> (Server, Needed) {
             let (kernel, events) = (start.clone(), context.events());
             async move {
                 let _reason = kernel.needed.reason();
-                let ready = kernel.make.start(wanted).await?;
-                Ok(kernel.work(ready, events))
+                let ways = Ways::new(wanted.person);
+                let (person, providers) = (wanted.person, wanted.providers.clone());
+                let agent = kernel.make.start(wanted, ways.clone()).await?;
+                let session = agent.id();
+                let resume = Resume {
+                    session,
+                    person,
+                    providers,
+                };
+                kernel.tell(session, Arc::clone(&ways.hub), 0, events);
+                kernel.begin(resume, ways, agent);
+                Ok(Begun { session })
             }
         })
         .method(api::RESUME, move |context, wanted: Resume| {
@@ -135,39 +107,30 @@ pub fn server(make: Arc<dyn Make>, version: &str) -> (Server, Needed) {
             async move {
                 let _reason = kernel.needed.reason();
                 let session = wanted.session;
-                if let Some(known) = kernel.find(session)
-                    && known.busy.load(std::sync::atomic::Ordering::Relaxed)
-                {
-                    kernel.tell(session, known.hub, 0, events);
-                    return Ok(Begun { session });
-                }
-                let ready = kernel.make.resume(wanted).await?;
-                Ok(kernel.work(ready, events))
+                let known = kernel.reach(&wanted);
+                let resumed = known.resume(wanted).await;
+                kernel.forget_missing(session, &resumed);
+                kernel.tell(session, known.ways.hub, resumed?, events);
+                Ok(Begun { session })
             }
         })
         .method(api::ATTACH, move |context, wanted: Attach| {
             let (kernel, events) = (attach.clone(), context.events());
             async move {
                 let known = kernel.known(wanted.session)?;
-                kernel.tell(wanted.session, known.hub, wanted.after, events);
+                kernel.tell(wanted.session, known.ways.hub, wanted.after, events);
                 Ok(())
             }
         })
         .method(api::SAY, move |_, wanted: Say| {
             let kernel = say.clone();
-            async move {
-                kernel.known(wanted.session)?;
-                Err::<(), _>(Failure::new(
-                    ErrorCode::Conflict,
-                    "the session works on its task; stop it, or wait until it rests",
-                ))
-            }
+            async move { kernel.known(wanted.session)?.say(wanted.text).await }
         })
         .method(api::ANSWER, move |_, wanted: AnswerApproval| {
             let kernel = answer.clone();
             async move {
                 let known = kernel.known(wanted.session)?;
-                match known.person.answer(wanted.approval, wanted.answer) {
+                match known.ways.person.answer(wanted.approval, wanted.answer) {
                     true => Ok(()),
                     false => Err(Failure::new(ErrorCode::NotFound, "nobody asks that")),
                 }
@@ -176,17 +139,24 @@ pub fn server(make: Arc<dyn Make>, version: &str) -> (Server, Needed) {
         .method(api::STOP, move |_, wanted: Which| {
             let kernel = stop.clone();
             async move {
-                kernel.known(wanted.session)?.stop.ask();
+                kernel.known(wanted.session)?.ways.stop.ask();
                 Ok(())
             }
         })
         .method(api::COMMAND, move |_, wanted: Order| {
             let kernel = order.clone();
             async move {
-                kernel.known(wanted.session)?;
-                Ok(Reply::Refused {
-                    text: format!("{:?} is not possible while it works", wanted.order),
-                })
+                let _reason = kernel.needed.reason();
+                let Order { session, order } = wanted;
+                // An order needs nobody who watches, and no model.
+                let resume = Resume {
+                    session,
+                    person: Presence::Absent,
+                    providers: ProviderEnvironment::default(),
+                };
+                let done = kernel.reach(&resume).order(order).await;
+                kernel.forget_missing(session, &done);
+                done
             }
         })
         .method(api::PING, move |_, (): ()| {
@@ -200,47 +170,40 @@ pub fn server(make: Arc<dyn Make>, version: &str) -> (Server, Needed) {
 }
 
 impl Kernel {
-    /// Lets a session work, and tells this client of it.
-    fn work(&self, ready: Ready, events: EventSender) -> Begun {
-        let Ready {
-            mut agent,
-            hub,
-            person,
-            stop,
-        } = ready;
-        let session = agent.session.id;
-        let busy = Arc::new(std::sync::atomic::AtomicBool::new(true));
-        let known = Known {
-            hub: Arc::clone(&hub),
-            person,
-            stop,
-            busy: Arc::clone(&busy),
-        };
-        self.sessions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(session, known);
-        self.tell(session, Arc::clone(&hub), 0, events);
-        let reason = self.needed.reason();
-        tokio::spawn(async move {
-            match agent.work().await {
-                // Lost: the client hears of it by losing this kernel, and goes
-                // on with the next.
-                Ok(_) | Err(DriveError::Lost) => {}
-                Err(error) => {
-                    // The ledger may be what failed; the client still hears why.
-                    hub.publish(AgentEvent::SessionEnded(SessionEnded {
-                        result: SessionResult::Failed,
-                        exit: 7,
-                        why: crate::agent::explain(&error),
-                        evidence: Evidence::default(),
-                    }));
-                }
-            }
-            busy.store(false, std::sync::atomic::Ordering::Relaxed);
-            drop(reason);
-        });
-        Begun { session }
+    /// Makes a new session known, and lets it work.
+    fn begin(&self, resume: Resume, ways: Ways, agent: Agent) {
+        let session = resume.session;
+        let (host, known) = self.host(resume, ways);
+        self.sessions().insert(session, known);
+        tokio::spawn(host.live(Some(agent)));
+    }
+
+    fn host(&self, resume: Resume, ways: Ways) -> (Host, Known) {
+        let make = Arc::clone(&self.make);
+        Host::new(make, self.needed.clone(), ways, resume)
+    }
+
+    /// A session, known already or from the ledger.
+    fn reach(&self, resume: &Resume) -> Known {
+        let mut sessions = self.sessions();
+        if let Some(known) = sessions.get(&resume.session) {
+            return known.clone();
+        }
+        let ways = Ways::new(resume.person);
+        let (host, known) = self.host(resume.clone(), ways);
+        sessions.insert(resume.session, known.clone());
+        tokio::spawn(host.live(None));
+        known
+    }
+
+    /// What turned out not to exist is forgotten, and its task ends.
+    fn forget_missing<T>(&self, session: SessionId, done: &Result<T, Failure>) {
+        if done
+            .as_ref()
+            .is_err_and(|failure| failure.code == ErrorCode::NotFound)
+        {
+            self.sessions().remove(&session);
+        }
     }
 
     /// Tells a client of a session until it is gone.
@@ -255,9 +218,12 @@ impl Kernel {
         });
     }
 
+    fn sessions(&self) -> std::sync::MutexGuard<'_, BTreeMap<SessionId, Known>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn find(&self, session: SessionId) -> Option<Known> {
-        let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        sessions.get(&session).cloned()
+        self.sessions().get(&session).cloned()
     }
 
     fn known(&self, session: SessionId) -> Result<Known, Failure> {
@@ -268,7 +234,7 @@ impl Kernel {
     }
 
     fn busy(&self) -> usize {
-        let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        let sessions = self.sessions();
         let is_busy = |known: &&Known| known.busy.load(std::sync::atomic::Ordering::Relaxed);
         sessions.values().filter(is_busy).count()
     }

@@ -14,6 +14,9 @@ use crate::session::{Fact, FoldError, Session};
 
 const KIND: &str = "session";
 
+/// How long a line of forks may be.
+const MAX_FORKS: usize = 64;
+
 /// Where sessions are kept.
 #[derive(Debug, Clone)]
 pub struct SessionStore {
@@ -47,6 +50,12 @@ pub enum LoadSessionError {
     Ambiguous {
         /// What was asked for.
         session: String,
+    },
+    /// It is a fork of a fork of a fork …
+    #[error("session `{session}` is a fork of too many sessions")]
+    TooManyForks {
+        /// Which.
+        session: SessionId,
     },
     /// The ledger cannot be read.
     #[error(transparent)]
@@ -89,12 +98,36 @@ impl SessionStore {
     /// # Errors
     /// There is none, or it cannot be read.
     pub fn load(&self, session: SessionId) -> Result<Session, LoadSessionError> {
-        let facts = self.facts(session)?;
-        if facts.is_empty() {
+        self.load_until(session, usize::MAX, MAX_FORKS)
+    }
+
+    /// A session after so many of its facts. A fork begins with the session it
+    /// came from as it was then, whatever became of that one.
+    fn load_until(
+        &self,
+        session: SessionId,
+        count: usize,
+        forks: usize,
+    ) -> Result<Session, LoadSessionError> {
+        let mut facts = self.facts(session)?;
+        facts.truncate(count);
+        let Some(first) = facts.first() else {
             let session = session.to_string();
             return Err(LoadSessionError::None { session });
-        }
-        Ok(Session::fold(session, facts)?)
+        };
+        let Fact::Started(started) = first else {
+            return Err(FoldError::NoBeginning { session }.into());
+        };
+        let Some(origin) = started.forked_from else {
+            return Ok(Session::fold(session, facts)?);
+        };
+        let Some(forks) = forks.checked_sub(1) else {
+            return Err(LoadSessionError::TooManyForks { session });
+        };
+        let started = started.clone();
+        let origin = self.load_until(origin, started.forked_at.unwrap_or(usize::MAX), forks)?;
+        let fork = Session::fork(origin, session, started);
+        Ok(fork.after(facts.into_iter().skip(1))?)
     }
 
     /// The session whose id begins like this.

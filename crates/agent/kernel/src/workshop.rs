@@ -9,7 +9,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 
 use fluffy_base::id::SandboxId;
-use fluffy_contract::isolation::{Command, Finished, LayerMount, SandboxError, SandboxSpec, Tier};
+use fluffy_contract::Isolation as _;
+use fluffy_contract::isolation::{
+    Command, Finished, LayerMount, Level, SandboxError, SandboxSpec, Tier,
+};
 use fluffy_layer::{HeldLayer, LayerDirectories, ReadLayerError};
 use fluffy_policy::{Context, Permit};
 use fluffy_sandbox::client::{LauncherHandle, Pool, PoolSettings, SandboxHandle};
@@ -95,6 +98,12 @@ impl Workshop {
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.launcher.is_gone()
+    }
+
+    /// What the isolation really is on this machine.
+    #[must_use]
+    pub fn level(&self) -> Level {
+        self.launcher.level()
     }
 
     /// What the sandboxes are made from.

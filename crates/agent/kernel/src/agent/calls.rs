@@ -26,10 +26,32 @@ enum Prepared {
     Refused(Box<Refusal>),
 }
 
+impl Prepared {
+    /// Whether files of the layer can be others after it.
+    fn may_change(&self) -> bool {
+        match self {
+            Self::Fits(checked) => matches!(
+                checked.call,
+                Call::Write(_)
+                    | Call::Replace(_)
+                    | Call::Patch(_)
+                    | Call::Remove(_)
+                    | Call::Shell(_)
+                    | Call::Debug(_)
+                    | Call::Foreign(_)
+            ),
+            Self::Refused(_) => false,
+        }
+    }
+}
+
 impl Agent {
     /// Makes all open calls of the last answer.
     pub(super) async fn calls(&mut self, calls: Vec<ToolCall>) -> Result<(), DriveError> {
         let prepared: Vec<Prepared> = calls.iter().map(|call| self.prepare(call)).collect();
+        if prepared.iter().any(Prepared::may_change) {
+            self.keep().await?;
+        }
         let nothing = CallPlan {
             needs: Vec::new(),
             touches: Vec::new(),

@@ -98,7 +98,7 @@ impl Agent {
     /// Ends a merge and its commit after a crash in the middle.
     pub(super) async fn finish_landing(&mut self) -> Result<String, DriveError> {
         // Another layer than the session's means that its own was merged.
-        if self.held.layer().id() == self.session.started.layer {
+        if self.held.layer().id() == self.session.layer {
             match self.finish_merge()? {
                 Ok(report) => self.applied(&report).await?,
                 Err(why) => return Ok(format!("The merge cannot be ended: {why}")),
@@ -269,10 +269,7 @@ impl Agent {
     }
 
     fn commit_message(&self, standing: Standing) -> String {
-        let own = self
-            .message
-            .as_deref()
-            .unwrap_or(&self.session.started.task);
+        let own = self.message.as_deref().unwrap_or(&self.session.task);
         let mut lines = own.trim().lines();
         let subject: String = lines
             .next()

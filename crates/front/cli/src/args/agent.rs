@@ -14,7 +14,14 @@ use super::sandbox::TierArg;
 const TASK: &str = "task";
 
 /// Flags before a task whose value is a word of its own.
-const WITH_VALUE: [&str; 5] = ["--mode", "--model", "--project", "--record", "--tier"];
+const WITH_VALUE: [&str; 6] = [
+    "--budget",
+    "--mode",
+    "--model",
+    "--project",
+    "--record",
+    "--tier",
+];
 
 /// What the program does by itself, whatever else is typed.
 const OWN: [&str; 4] = ["--help", "-h", "--version", "-V"];
@@ -61,6 +68,9 @@ pub(crate) struct WorkArgs {
     /// How strongly tools are isolated
     #[arg(long, value_enum)]
     pub(crate) tier: Option<TierArg>,
+    /// A lower limit than the configured one, as in turns=20 or wall_time=10m
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) budget: Vec<String>,
     /// Answer yes to every question of this session, each on the record
     #[arg(long)]
     pub(crate) yes_auto: bool,
@@ -105,8 +115,8 @@ pub(crate) enum SessionCommand {
     Fork {
         /// The session; the beginning of its id is enough
         id: String,
-        /// What is to be done in the new one
-        #[arg(value_name = "TASK", required = true)]
+        /// What is to be done in the new one; without it, it goes on
+        #[arg(value_name = "TASK")]
         words: Vec<String>,
         #[command(flatten)]
         work: Box<WorkArgs>,
@@ -118,8 +128,8 @@ pub(crate) enum SessionCommand {
     },
     /// Take back the last turn that changed something
     Undo {
-        /// The session; the beginning of its id is enough
-        id: String,
+        /// The session; the newest of this project if left out
+        id: Option<String>,
     },
     /// Write everything that is recorded of a session as JSON Lines
     Export {

@@ -35,11 +35,16 @@ pub(crate) fn principal(capabilities: &[&str]) -> Result<Principal, Failure> {
     })?;
     let mut principal = Principal::new(PrincipalKind::User, name(), Arc::new(grant));
     principal.tags.insert(TAG.to_owned());
-    principal.process = Some(ProcessIdentity {
+    principal.process = Some(process());
+    Ok(principal)
+}
+
+/// This process, as approvals are bound to it.
+pub(crate) fn process() -> ProcessIdentity {
+    ProcessIdentity {
         pid: std::process::id(),
         started: started(),
-    });
-    Ok(principal)
+    }
 }
 
 /// When this process started, in the kernel's ticks since boot; a reused pid

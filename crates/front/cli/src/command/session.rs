@@ -32,7 +32,7 @@ pub(crate) fn run(session: &Session, command: SessionCommand) -> Outcome {
             ask::fork(session, &id, &words.join(" "), &work)
         }
         SessionCommand::Diff { id } => diff::run(session, &id),
-        SessionCommand::Undo { id } => ask::undo(session, &id),
+        SessionCommand::Undo { id } => ask::undo(session, id.as_deref()),
         SessionCommand::Export { id, output } => export::run(session, &id, output.as_deref()),
     }
 }
@@ -73,7 +73,9 @@ fn unreadable(error: &LoadSessionError) -> Report {
         ),
         LoadSessionError::Ambiguous { .. } => (ExitCode::Usage, "give more of the id"),
         LoadSessionError::Store(error) => return failure::read_ledger(error),
-        LoadSessionError::Shape { .. } | LoadSessionError::Fold(_) => (
+        LoadSessionError::Shape { .. }
+        | LoadSessionError::Fold(_)
+        | LoadSessionError::TooManyForks { .. } => (
             ExitCode::Internal,
             "run `fluffy audit verify`; a newer fluffy may have written it",
         ),

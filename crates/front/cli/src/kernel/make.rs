@@ -1,44 +1,45 @@
 //! What a session stands on: made once for the project, used by each session.
 
+mod fork;
+
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use fluffy_base::id::SessionId;
+use fluffy_base::id::{LayerId, SessionId};
 use fluffy_base::{Clock, SystemClock};
 use fluffy_config::ProcessEngine;
+use fluffy_contract::BoxFuture;
 use fluffy_contract::model::ModelProvider;
-use fluffy_contract::{BoxFuture, Isolation as _};
 use fluffy_egress::{Network, Outside};
 use fluffy_gate::{Answer, Desk, Gate};
 use fluffy_ipc::{ErrorCode, Failure as Refused};
 use fluffy_kernel::agent::{Agent, DriveError, Ground};
-use fluffy_kernel::api::{Presence, ProviderEnvironment, Resume, Start};
+use fluffy_kernel::api::{ProviderEnvironment, Resume, Start};
 use fluffy_kernel::commit::Author;
-use fluffy_kernel::event::{AgentEvent, SessionStarted, VERSION};
-use fluffy_kernel::hub::Hub;
+use fluffy_kernel::host::{Chosen, Make, Ways};
 use fluffy_kernel::instructions::{self, Instructions, Skill};
-use fluffy_kernel::person::Person;
 use fluffy_kernel::provider::SandboxedModels;
-use fluffy_kernel::server::{Make, Ready};
 use fluffy_kernel::session::{Fact, Session as Recorded, Started};
-use fluffy_kernel::stop::Stop;
 use fluffy_kernel::store::SessionStore;
 use fluffy_kernel::workshop::{Mounts, Premises, Workshop};
-use fluffy_layer::{HeldLayer, HoldLayerError, LayerKind, LayerStore, TreePath, View};
+use fluffy_layer::{
+    FindLayerError, HeldLayer, HoldLayerError, LayerKind, LayerStore, TreePath, View,
+};
 use fluffy_ledger::Ledger;
 use fluffy_models::price::Prices;
 use fluffy_models::replay::Replay;
 use fluffy_models::selection::{self, select};
 use fluffy_models::worker::SetupLink;
 use fluffy_policy::grant::{Grant, GrantLists};
-use fluffy_policy::{Context, Principal, PrincipalKind};
+use fluffy_policy::word::State;
+use fluffy_policy::{Context, Permit, Principal, PrincipalKind};
 use fluffy_sandbox::client::{Journal, LauncherHandle};
 use fluffy_sandbox::plan::Engine;
 use fluffy_sandbox::probe::Tools;
 use fluffy_secret::{Redactor, SecretString};
-use fluffy_tools::budget::{Budget, Limits};
+use fluffy_tools::budget::{Budget, Limits, Lowered, Resource};
 use fluffy_tools::paths::ProjectPaths;
 use fluffy_tools::registry::Registry;
 use fluffy_workflow::project::detect::{CommandOverride, Overrides};
@@ -62,6 +63,7 @@ const CEILING: &[&str] = &[
     "git.log",
     "git.status",
     "layer.drop.*",
+    "layer.restore.*",
     "merge.apply",
     "model.generate.*",
     "net.connect.*",
@@ -164,6 +166,13 @@ impl Maker {
     }
 
     fn desk(&self, session: SessionId) -> Result<Desk, Refused> {
+        let mut desk = self.desk_of(PrincipalKind::Agent, session.to_string())?;
+        desk.principal.on_behalf_of = Some(person::name());
+        Ok(desk)
+    }
+
+    /// An approval is bound to the process that uses it, which is this one.
+    fn desk_of(&self, kind: PrincipalKind, name: String) -> Result<Desk, Refused> {
         let all = || vec!["*".to_owned()];
         let lists = GrantLists {
             capabilities: CEILING.iter().map(|text| (*text).to_owned()).collect(),
@@ -172,20 +181,25 @@ impl Maker {
             user: all(),
         };
         let grant = Grant::build(&lists).map_err(|error| internal(&error))?;
-        let mut principal =
-            Principal::new(PrincipalKind::Agent, session.to_string(), Arc::new(grant));
-        principal.on_behalf_of = Some(person::name());
+        let mut principal = Principal::new(kind, name, Arc::new(grant));
+        principal.process = Some(person::process());
         Ok(Desk {
             gate: Arc::clone(&self.gate),
             principal,
         })
     }
 
-    async fn new_session(&self, start: Start) -> Result<Ready, Refused> {
+    async fn new_session(&self, start: Start, ways: Ways) -> Result<Agent, Refused> {
         self.can_do(&start)?;
         let id = SessionId::generate();
         let desk = self.desk(id)?;
-        let held = self.new_layer(&desk)?;
+        let (held, forked_at) = match start.forked_from {
+            Some(origin) => {
+                let forked = self.fork(&desk, origin, &start.task)?;
+                (forked.held, Some(forked.facts))
+            }
+            None => (self.new_layer(&desk)?, None),
+        };
         let model = start.models.first().cloned().unwrap_or_default();
         let started = Started {
             task: start.task.clone(),
@@ -194,8 +208,10 @@ impl Maker {
             layer: held.layer().id(),
             moment: SystemClock.now(),
             author: start.author.clone(),
+            budget: start.budget,
             forked_from: start.forked_from,
             record: start.record.clone(),
+            forked_at,
         };
         let store = SessionStore::new(self.ledger.clone());
         let fact = Fact::Started(started.clone());
@@ -203,17 +219,20 @@ impl Maker {
             .append(id, &fact)
             .await
             .map_err(|error| internal(&error))?;
-        let session = Recorded::begin(id, started);
-        self.ready(Parts {
+        let session = match start.forked_from {
+            Some(_) => store.load(id).map_err(|error| internal(&error))?,
+            None => Recorded::begin(id, started),
+        };
+        let parts = Parts {
             session,
             desk,
             held,
-            presence: start.person,
             author: start.author,
             directory: start.directory,
             providers: start.providers,
             models: start.models,
-        })
+        };
+        self.ready(parts, ways)
     }
 
     /// What was asked for and cannot be had is refused, never left out.
@@ -230,48 +249,88 @@ impl Maker {
             }
             _ => {}
         }
-        if start.forked_from.is_some() {
-            return refuse("sessions cannot be forked yet; start a new one".into());
+        let lowered = match lowered(self.limits, &start.budget) {
+            Ok(lowered) => lowered,
+            Err(why) => return refuse(why),
+        };
+        match lowered.refused.first() {
+            Some(which) => refuse(format!(
+                "`{}` can only be lower than what is configured: {}",
+                which.word(),
+                self.limits.of(*which) / which.unit()
+            )),
+            None => Ok(()),
         }
-        if !start.budget.is_empty() {
-            return refuse("set budgets in the configuration: `fluffy config show`".into());
-        }
-        Ok(())
     }
 
-    fn old_session(&self, resume: Resume) -> Result<Ready, Refused> {
+    /// A session as it is recorded; without providers no model can be asked.
+    async fn old_session(
+        &self,
+        id: SessionId,
+        providers: Option<ProviderEnvironment>,
+        ways: Ways,
+    ) -> Result<Agent, Refused> {
         let store = SessionStore::new(self.ledger.clone());
-        let session = store.load(resume.session).map_err(|error| {
-            Refused::new(ErrorCode::NotFound, fluffy_kernel::agent::explain(&error))
-        })?;
+        let mut session = store.load(id).map_err(|error| not_there(&error))?;
         let desk = self.desk(session.id)?;
-        let layer = self.layers.find(&session.started.layer.to_string());
-        let held = match layer.map_err(|error| internal(&error))?.hold() {
-            Ok(held) => held,
+        let held = match self.hold(session.layer)? {
+            Some(held) => held,
             // It was merged; what is left to do needs a layer all the same.
-            Err(HoldLayerError::Retired { .. } | HoldLayerError::Gone { .. }) => {
-                self.new_layer(&desk)?
-            }
-            Err(error) => {
-                let why = fluffy_kernel::agent::explain(&error);
-                return Err(Refused::new(ErrorCode::Conflict, why));
+            None => {
+                let held = self.new_layer(&desk)?;
+                // A commit is ended without one of its own.
+                if session.workflow.state() != State::Committing {
+                    let layer = held.layer().id();
+                    let fact = Fact::Layer { layer };
+                    let stored = store.append(id, &fact).await;
+                    stored.map_err(|error| internal(&error))?;
+                    session.apply(&fact).map_err(|error| internal(&error))?;
+                }
+                held
             }
         };
-        let models = vec![session.started.model.clone()];
+        let models = providers.iter().map(|_| session.model.clone()).collect();
         let author = session.started.author.clone();
-        self.ready(Parts {
+        let parts = Parts {
             session,
             desk,
             held,
-            presence: resume.person,
             author,
             directory: String::new(),
-            providers: resume.providers,
+            providers: providers.unwrap_or_default(),
             models,
-        })
+        };
+        self.ready(parts, ways)
+    }
+
+    /// A layer, if it is still there.
+    fn hold(&self, layer: LayerId) -> Result<Option<HeldLayer>, Refused> {
+        let found = match self.layers.find(&layer.to_string()) {
+            Ok(found) => found,
+            Err(FindLayerError::None { .. }) => return Ok(None),
+            Err(error) => return Err(internal(&error)),
+        };
+        if found.project() != self.project {
+            let why = format!("it belongs to the project `{}`", found.project().display());
+            return Err(Refused::new(ErrorCode::Conflict, why));
+        }
+        match found.hold() {
+            Ok(held) => Ok(Some(held)),
+            Err(HoldLayerError::Retired { .. } | HoldLayerError::Gone { .. }) => Ok(None),
+            Err(error) => {
+                let why = fluffy_kernel::agent::explain(&error);
+                Err(Refused::new(ErrorCode::Conflict, why))
+            }
+        }
     }
 
     fn new_layer(&self, desk: &Desk) -> Result<HeldLayer, Refused> {
+        let permit = self.permit_layer(desk)?;
+        let created = self.layers.create(permit, &self.project, self.kind);
+        created.map_err(|error| internal(&error))
+    }
+
+    fn permit_layer(&self, desk: &Desk) -> Result<Permit, Refused> {
         let template = self.workshop.premises().template.clone();
         let context = Context {
             template: Some(template.clone()),
@@ -279,70 +338,69 @@ impl Maker {
             ..Context::default()
         };
         let request = desk.request("sandbox.create", Some(&template), &context);
-        let permit = match desk.ask(&request).map_err(|error| internal(&error))? {
-            Answer::Granted(granted) => granted.permit,
+        match desk.ask(&request).map_err(|error| internal(&error))? {
+            Answer::Granted(granted) => Ok(granted.permit),
             Answer::Review(refusal) | Answer::Denied(refusal) => {
-                return Err(Refused::new(ErrorCode::Denied, refusal.to_string()));
+                Err(Refused::new(ErrorCode::Denied, refusal.to_string()))
             }
-        };
-        let created = self.layers.create(permit, &self.project, self.kind);
-        created.map_err(|error| internal(&error))
+        }
     }
 
-    fn ready(&self, parts: Parts) -> Result<Ready, Refused> {
-        let hub = Arc::new(Hub::default());
-        let person = Arc::new(Person::new(parts.presence, Arc::clone(&hub)));
-        let stop = Arc::new(Stop::default());
-        let (provider, address) = self.provider(&parts)?;
+    fn ready(&self, parts: Parts, ways: Ways) -> Result<Agent, Refused> {
+        let turns = usize::try_from(parts.session.turns).unwrap_or(usize::MAX);
+        let asked = Asked {
+            desk: &parts.desk,
+            models: &parts.models,
+            environment: &parts.providers,
+            turns,
+        };
+        let (provider, address) = self.provider(&asked)?;
         let view = parts.held.view().map_err(|error| internal(&error))?;
-        hub.publish(AgentEvent::SessionStarted(SessionStarted {
-            version: VERSION,
-            session: parts.session.id,
-            task: parts.session.started.task.clone(),
-            mode: parts.session.started.mode,
-            model: parts.session.started.model.clone(),
-            tier: self.workshop.premises().tier,
-            isolation: self.launcher.level(),
-            layer: parts.held.layer().id(),
-        }));
+        let policy = self.gate.policy();
+        let redactor = Redactor::new(policy.engine.sanitize_patterns());
         let ground = Ground {
             store: SessionStore::new(self.ledger.clone()),
             ledger: self.ledger.clone(),
-            hub: Arc::clone(&hub),
-            person: Arc::clone(&person),
+            hub: ways.hub,
+            person: ways.person,
             desk: parts.desk,
+            people: self.desk_of(PrincipalKind::User, person::name())?,
             workshop: Arc::clone(&self.workshop),
             layers: self.layers.clone(),
             kind: self.kind,
             registry: Registry::standard(ProjectPaths::new(&self.project)),
             provider,
             address,
-            redactor: Redactor::new(&[]).map_err(|error| internal(&error))?,
+            redactor: redactor.map_err(|error| internal(&error))?,
             prices: Prices::built_in().map_err(|error| internal(&error))?,
             window: WINDOW,
             overrides: self.overrides.clone(),
             instructions: told(&view, &parts.directory),
             skills: skills(&view),
             author: parts.author,
-            stop: Arc::clone(&stop),
+            stop: ways.stop,
         };
-        let budget = Budget::new(self.limits);
+        // What is configured lower by now holds instead.
+        let limits = lowered(self.limits, &parts.session.started.budget);
+        let budget = Budget::new(limits.map_or(self.limits, |lowered| lowered.limits));
         let agent = Agent::new(parts.session, ground, parts.held, budget);
-        Ok(Ready {
-            agent: agent.map_err(|error| not_made(&error))?,
-            hub,
-            person,
-            stop,
-        })
+        agent.map_err(|error| not_made(&error))
     }
 
     /// Who answers, and where they are.
-    fn provider(&self, parts: &Parts) -> Result<(Arc<dyn ModelProvider>, Option<String>), Refused> {
-        let (desk, models, environment) = (&parts.desk, &parts.models, &parts.providers);
+    fn provider(
+        &self,
+        asked: &Asked<'_>,
+    ) -> Result<(Arc<dyn ModelProvider>, Option<String>), Refused> {
+        let Asked {
+            desk,
+            models,
+            environment,
+            turns,
+        } = *asked;
         let first = models.first().map(String::as_str).unwrap_or_default();
         if let Some(file) = first.strip_prefix("replay/") {
             let played = self.replay(Path::new(file))?;
-            let turns = usize::try_from(parts.session.turns).unwrap_or(usize::MAX);
             return Ok((Arc::new(played.after(turns)), None));
         }
         let known = selection::Environment {
@@ -402,12 +460,39 @@ impl Maker {
 }
 
 impl Make for Maker {
-    fn start(&self, start: Start) -> BoxFuture<'_, Result<Ready, Refused>> {
-        Box::pin(self.new_session(start))
+    fn start(&self, start: Start, ways: Ways) -> BoxFuture<'_, Result<Agent, Refused>> {
+        Box::pin(self.new_session(start, ways))
     }
 
-    fn resume(&self, resume: Resume) -> BoxFuture<'_, Result<Ready, Refused>> {
-        Box::pin(async move { self.old_session(resume) })
+    fn resume(&self, resume: Resume, ways: Ways) -> BoxFuture<'_, Result<Agent, Refused>> {
+        Box::pin(self.old_session(resume.session, Some(resume.providers), ways))
+    }
+
+    fn open(&self, session: SessionId, ways: Ways) -> BoxFuture<'_, Result<Agent, Refused>> {
+        Box::pin(self.old_session(session, None, ways))
+    }
+
+    fn model(
+        &self,
+        session: SessionId,
+        model: &str,
+        environment: &ProviderEnvironment,
+    ) -> Result<Chosen, Refused> {
+        let desk = self.desk(session)?;
+        let models = [model.to_owned()];
+        let asked = Asked {
+            desk: &desk,
+            models: &models,
+            environment,
+            turns: 0,
+        };
+        let (provider, address) = self.provider(&asked)?;
+        let [model] = models;
+        Ok(Chosen {
+            model,
+            provider,
+            address,
+        })
     }
 }
 
@@ -419,16 +504,41 @@ fn of(engine: ProcessEngine) -> Engine {
     }
 }
 
+/// Which models are wanted, and for whom.
+struct Asked<'a> {
+    desk: &'a Desk,
+    models: &'a [String],
+    environment: &'a ProviderEnvironment,
+    /// How many answers there were already; a recording goes on after them.
+    turns: usize,
+}
+
 /// What one session brings.
 struct Parts {
     session: Recorded,
     desk: Desk,
     held: HeldLayer,
-    presence: Presence,
     author: Author,
     directory: String,
     providers: ProviderEnvironment,
     models: Vec<String>,
+}
+
+/// The configured limits, with what a person wants lower.
+fn lowered(limits: Limits, wishes: &BTreeMap<String, u64>) -> Result<Lowered, String> {
+    let mut named = Vec::new();
+    for (name, wish) in wishes {
+        let Some(resource) = Resource::named(name) else {
+            let all = Resource::ALL.map(Resource::word).join(", ");
+            return Err(format!("there is no budget `{name}`; there are {all}"));
+        };
+        named.push((resource, wish.saturating_mul(resource.unit())));
+    }
+    Ok(limits.lowered(&named))
+}
+
+fn not_there(error: &dyn std::error::Error) -> Refused {
+    Refused::new(ErrorCode::NotFound, fluffy_kernel::agent::explain(error))
 }
 
 fn internal(error: &dyn std::error::Error) -> Refused {

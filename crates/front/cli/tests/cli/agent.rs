@@ -173,13 +173,15 @@ async fn a_reader_that_leaves_stops_the_turn_and_hears_no_success() {
 }
 
 /// The program at a terminal of `script`, whose screen is a file.
-struct Terminal {
+pub(crate) struct Terminal {
     child: Child,
     screen: PathBuf,
+    /// How much of the screen has been looked at.
+    seen: usize,
 }
 
 impl Terminal {
-    fn start(site: &Site, term: &str, words: &str) -> Self {
+    pub(crate) fn start(site: &Site, term: &str, words: &str) -> Self {
         let inner = site.context.command();
         let program = Path::new(inner.get_program()).display().to_string();
         let screen = site.context.home().join("screen");
@@ -200,7 +202,33 @@ impl Terminal {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        Self { child, screen }
+        Self {
+            child,
+            screen,
+            seen: 0,
+        }
+    }
+
+    /// Waits until this is on the screen, after what was waited for before.
+    pub(crate) fn sees(&mut self, wanted: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let text = self.text();
+            let new = text.get(self.seen..).unwrap_or_default();
+            if let Some(at) = new.find(wanted) {
+                self.seen += at + wanted.len();
+                return;
+            }
+            assert!(Instant::now() < deadline, "not seen: {wanted}\n{new}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Types a line.
+    pub(crate) fn types(&mut self, line: &str) {
+        let input = self.child.stdin.as_mut().unwrap();
+        input.write_all(format!("{line}\n").as_bytes()).unwrap();
+        input.flush().unwrap();
     }
 
     fn text(&self) -> String {
@@ -220,7 +248,7 @@ impl Terminal {
         input.flush().unwrap();
     }
 
-    fn end(mut self) -> (Option<i32>, String) {
+    pub(crate) fn end(mut self) -> (Option<i32>, String) {
         let status = self.child.wait().unwrap();
         (status.code(), self.text())
     }

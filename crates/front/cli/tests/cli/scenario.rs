@@ -1,5 +1,6 @@
 //! The scenario that must always work, in three languages and four formats.
 //!
+//! `steered` is a person at the keyboard, and what one can do afterwards.
 //! `stage` is the real program between a script and a repository; `languages`
 //! holds the repositories; `hostile` is a model that tries to cheat.
 
@@ -10,6 +11,7 @@ mod processes;
 mod rehearsed;
 mod replayed;
 mod stage;
+mod steered;
 
 use fluffy_model_server::{Delivery, Fault, Format, Piece, Reply, Tokens};
 use serde_json::json;

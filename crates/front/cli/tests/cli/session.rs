@@ -42,8 +42,10 @@ fn started(task: &str) -> Started {
             name: "Ann".to_owned(),
             email: "ann@example.com".to_owned(),
         },
+        budget: std::collections::BTreeMap::new(),
         forked_from: None,
         record: None,
+        forked_at: None,
     }
 }
 

@@ -328,6 +328,21 @@ impl Kernel {
             .await
     }
 
+    /// The same without waiting: an order that changes something is carried
+    /// out between two steps, and somebody may have to answer first.
+    pub(crate) fn order_later(
+        &self,
+        session: SessionId,
+        order: SessionOrder,
+    ) -> impl Future<Output = Result<Reply, Report>> + Send + use<> {
+        let client = self.client.clone();
+        async move {
+            let order = api::Order { session, order };
+            let called = client.call(api::COMMAND, &order).await;
+            called.map_err(|error| errors::call(&error))
+        }
+    }
+
     fn follow(&mut self, resume: Resume) {
         self.heard = Some(Position {
             resume,

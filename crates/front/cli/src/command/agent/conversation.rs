@@ -16,11 +16,13 @@ use fluffy_policy::word::Tier;
 use fluffy_report::{ExitCode, PrintError, Report, Tone};
 
 use super::connect::{Kernel, Lost};
-use super::senses::{Keyboard, Sense, Senses};
+use super::senses::{Heed, Keyboard, Sense, Senses};
 use super::show::words::short_id;
 use super::view::View;
 use crate::command::Outcome;
 use crate::failure::Failure;
+use tokio::task::JoinSet;
+use typed::Ordered;
 
 /// How long a kernel may take to stop a turn before we leave anyway.
 const STOPS: Duration = Duration::from_secs(5);
@@ -36,6 +38,8 @@ pub(crate) struct Conversation<'a> {
     session: Option<SessionId>,
     work: Work,
     questions: VecDeque<ApprovalId>,
+    /// What was ordered and has not been answered.
+    orders: JoinSet<Ordered>,
     interrupts: u32,
     exit: ExitCode,
     ended: Option<SessionEnded>,
@@ -91,6 +95,7 @@ impl<'a> Conversation<'a> {
             session: None,
             work: Work::Resting,
             questions: VecDeque::new(),
+            orders: JoinSet::new(),
             interrupts: 0,
             exit: ExitCode::Success,
             ended: None,
@@ -155,12 +160,20 @@ impl<'a> Conversation<'a> {
     async fn follow(&mut self, senses: &mut Senses) -> Outcome {
         self.prompt()?;
         loop {
+            let keyboard = senses.keyboard();
+            // Lines are taken one after the other; only a question may have to
+            // be answered before an order can be.
+            let heed = match self.orders.is_empty() || !self.questions.is_empty() {
+                true => Heed::Everything,
+                false => Heed::Interrupts,
+            };
             let step = tokio::select! {
                 event = self.kernel.next() => match event {
-                    Ok(event) => self.hear(&event, senses.keyboard()).await,
+                    Ok(event) => self.hear(&event, keyboard).await,
                     Err(Lost) => self.find_again().await,
                 },
-                sense = senses.next() => match sense {
+                Some(Ok(ordered)) = self.orders.join_next() => self.ordered(ordered),
+                sense = senses.next(heed) => match sense {
                     Sense::Line(line) => self.typed(&line).await,
                     Sense::End => self.silent().await,
                     Sense::Interrupt => self.interrupted().await,
@@ -287,7 +300,10 @@ impl<'a> Conversation<'a> {
     fn prompt(&mut self) -> Result<(), Failure> {
         if self.manner.answers == Answers::Person && !self.questions.is_empty() {
             self.view.ask("approve? [y/n] ")?;
-        } else if self.manner.ends == Ends::WithPerson && self.work == Work::Resting {
+        } else if self.manner.ends == Ends::WithPerson
+            && self.work == Work::Resting
+            && self.orders.is_empty()
+        {
             self.view.ask("> ")?;
         }
         Ok(())

@@ -43,6 +43,15 @@ pub(crate) enum Keyboard {
     Left,
 }
 
+/// What of the person is listened to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Heed {
+    /// All of it.
+    Everything,
+    /// Ctrl-C; lines wait.
+    Interrupts,
+}
+
 impl Senses {
     /// Listens to this process's terminal.
     pub(crate) fn of_process(keyboard: Keyboard) -> Result<Self, Failure> {
@@ -57,10 +66,10 @@ impl Senses {
     }
 
     /// The next thing the person does.
-    pub(crate) async fn next(&mut self) -> Sense {
+    pub(crate) async fn next(&mut self, heed: Heed) -> Sense {
         let Self { lines, interrupts } = self;
         tokio::select! {
-            line = next_of(lines.as_mut()) => match line {
+            line = next_of(lines.as_mut()), if heed == Heed::Everything => match line {
                 Some(line) => Sense::Line(line),
                 None => {
                     self.lines = None;

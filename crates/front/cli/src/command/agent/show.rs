@@ -12,6 +12,7 @@ mod flow;
 pub(crate) mod sample;
 pub(crate) mod words;
 
+use fluffy_base::id::SessionId;
 use fluffy_kernel::event::{AgentEvent, Outcome, PersonAnswer, SessionStarted, Spent};
 use fluffy_report::{Text, Tone, sanitize_line};
 
@@ -34,6 +35,8 @@ const MAX_TESTS: usize = 10;
 pub(crate) struct Show {
     /// None in a pipe: nothing is cut or wrapped there.
     width: Option<usize>,
+    /// Whose head was shown.
+    session: Option<SessionId>,
     detail: Detail,
     prose: Flow,
     kind: Prose,
@@ -74,6 +77,7 @@ impl Show {
     pub(crate) fn new(width: Option<usize>, detail: Detail) -> Self {
         Self {
             width,
+            session: None,
             detail,
             prose: Flow::new(prose_width(width)),
             kind: Prose::Said,
@@ -231,7 +235,11 @@ impl Show {
         text
     }
 
-    fn started(&self, text: &mut Text, started: &SessionStarted) {
+    fn started(&mut self, text: &mut Text, started: &SessionStarted) {
+        // It goes on with what the person has just typed.
+        if self.session.replace(started.session) == Some(started.session) {
+            return;
+        }
         let session = started.session.to_string();
         let level = level_word(started.isolation);
         text.add(Tone::Strong, "fluffy").plain(&format!(

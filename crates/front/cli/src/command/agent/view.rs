@@ -9,7 +9,7 @@ use fluffy_kernel::event::{AgentEvent, VERSION};
 use fluffy_report::{Footer, Format, PrintError, Printer, Report, Text, Tone, Verbosity};
 use serde::Serialize;
 
-use super::show::words::{counted, money, number, short_id, tokens};
+use super::show::words::{money, number, short_id, tokens};
 use super::show::{Detail, Show, diff, level_word};
 use super::status::StatusLine;
 
@@ -188,17 +188,28 @@ fn status_lines(status: &Status) -> String {
     )
 }
 
+/// Seconds as hours, minutes and seconds.
+fn clock(seconds: u64) -> String {
+    let (hours, minutes) = (seconds / 3_600, seconds / 60 % 60);
+    format!("{hours}:{minutes:02}:{:02}", seconds % 60)
+}
+
 fn budget_lines(status: &Status) -> String {
     if status.budgets.is_empty() {
         return "  no budget is set".to_owned();
     }
     let line = |(name, (used, allowed)): (&String, &(u64, u64))| {
         let left = allowed.saturating_sub(*used);
+        let shown = |amount: u64| match name.as_str() {
+            "cost_cents" => money(amount.saturating_mul(10_000)),
+            "wall_time" => clock(amount),
+            _ => number(amount),
+        };
         format!(
-            "  {name:<16} {} of {} used, {}",
-            number(*used),
-            number(*allowed),
-            counted(left, "left", "left"),
+            "  {name:<16} {} of {} used, {} left",
+            shown(*used),
+            shown(*allowed),
+            shown(left),
         )
     };
     let lines: Vec<String> = status.budgets.iter().map(line).collect();

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use fluffy_base::Span;
 use fluffy_config::KeySource;
 use fluffy_kernel::api::{Presence, ProviderEnvironment, Start};
 use fluffy_kernel::commit::Author;
 use fluffy_models::selection::{ADDRESS_VARIABLES, KEY_VARIABLES};
 use fluffy_policy::word::{Mode, Tier};
 use fluffy_report::{ExitCode, Report};
+use fluffy_tools::budget::Resource;
 
 use crate::args::{ModeArg, TierArg, WorkArgs};
 use crate::command::{person, recordings};
@@ -43,7 +45,7 @@ pub(crate) fn wanted(
         person,
         author: author(here),
         directory: directory(here, folder),
-        budget: BTreeMap::new(),
+        budget: budget(&args.budget)?,
         tier: args.tier.map(tier),
         record,
         forked_from: None,
@@ -124,6 +126,34 @@ fn located(here: &Here, model: String) -> Result<String, Failure> {
         }
         None => Ok(model),
     }
+}
+
+/// Limits by name; a time is written as in the configuration, or in seconds.
+fn budget(given: &[String]) -> Result<BTreeMap<String, u64>, Failure> {
+    let mut budget = BTreeMap::new();
+    for one in given {
+        let Some((name, value)) = one.split_once('=') else {
+            return Err(no_budget(one).into());
+        };
+        let number = value.parse::<u64>().ok();
+        let number = number.or_else(|| match Resource::named(name) {
+            Some(Resource::Time) => value.parse::<Span>().ok().map(|span| span.millis / 1_000),
+            _ => None,
+        });
+        let Some(number) = number else {
+            return Err(no_budget(one).into());
+        };
+        budget.insert(name.to_owned(), number);
+    }
+    Ok(budget)
+}
+
+fn no_budget(given: &str) -> Report {
+    let names = Resource::ALL.map(Resource::word).join(", ");
+    Report::new(ExitCode::Usage, format!("`{given}` is no budget"))
+        .code("no_budget")
+        .why(format!("a budget is a name and a number: {names}"))
+        .fix("write it as in --budget turns=20 or --budget wall_time=10m")
 }
 
 fn is_name(model: &str) -> bool {

@@ -2,6 +2,7 @@
 
 use fluffy_base::id::SessionId;
 use fluffy_kernel::api::{Reply, Resume, SessionOrder};
+use fluffy_kernel::session::Session as Recorded;
 use fluffy_report::{ExitCode, Report};
 use serde_json::json;
 
@@ -14,7 +15,7 @@ use crate::command::agent::view::View;
 use crate::command::agent::wanted::{providers, wanted};
 use crate::command::agent::{answers, keyboard, presence, runtime};
 use crate::command::gate::Yes;
-use crate::command::{Outcome, recordings};
+use crate::command::{Outcome, layer, recordings};
 use crate::failure::Failure;
 use crate::session::Session;
 
@@ -80,8 +81,11 @@ pub(super) fn fork(session: &Session, prefix: &str, task: &str, args: &WorkArgs)
 }
 
 /// Takes the last turn back that changed something.
-pub(super) fn undo(session: &Session, prefix: &str) -> Outcome {
-    let id = with_store(session, |store| find(store, prefix))?;
+pub(super) fn undo(session: &Session, prefix: Option<&str>) -> Outcome {
+    let id = match prefix {
+        Some(prefix) => with_store(session, |store| find(store, prefix))?,
+        None => newest(session)?,
+    };
     let place = KernelPlace::of(session.here()?)?;
     let reply = runtime()?.block_on(async {
         let mut kernel = kernel(place).await?;
@@ -101,6 +105,24 @@ pub(super) fn undo(session: &Session, prefix: &str) -> Outcome {
         }
         Reply::Status(_) => Err(not_undone(id, "the kernel did not say what it did").into()),
     }
+}
+
+/// The newest session whose layer is over this project.
+fn newest(session: &Session) -> Result<SessionId, Failure> {
+    let here = session.here()?;
+    let layers = layer::open_store(here)?;
+    let project = KernelPlace::of(here)?.project;
+    let is_ours = |recorded: &Recorded| {
+        let found = layers.find(&recorded.layer.to_string());
+        found.is_ok_and(|layer| layer.project() == project)
+    };
+    with_store(session, |store| {
+        let listed = store.list().map_err(|error| unreadable(&error))?;
+        let mut loaded = listed.iter().filter_map(|one| store.load(one.id).ok());
+        let found = loaded.find(is_ours);
+        let none = || Report::new(ExitCode::NotFound, "this project has no session to undo");
+        Ok(found.ok_or_else(none)?.id)
+    })
 }
 
 fn not_undone(id: SessionId, why: &str) -> Report {

@@ -19,8 +19,8 @@ pub(super) fn run(session: &Session, prefix: &str) -> Outcome {
         store.load(id).map_err(|error| unreadable(&error).into())
     })?;
     let here = session.here()?;
-    let held = layer::open_store(here)
-        .and_then(|store| layer::hold(&store, &recorded.started.layer.to_string()));
+    let held =
+        layer::open_store(here).and_then(|store| layer::hold(&store, &recorded.layer.to_string()));
     let text = match held {
         Ok(held) => {
             let difference = held

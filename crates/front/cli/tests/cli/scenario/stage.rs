@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use fluffy_model_server::{Format, ModelServer, Options, Received, Reply};
@@ -29,6 +29,8 @@ struct Play {
     /// What it says depends on how far the conversation is, as with a model
     /// that is asked the same again.
     by_turn: Option<Vec<Reply>>,
+    /// It says what it is given, when it is given it.
+    given: Option<mpsc::Receiver<Reply>>,
 }
 
 /// A project with a model.
@@ -74,6 +76,9 @@ impl Stage {
             let told: Vec<&str> = results.iter().map(|one| one.content.as_str()).collect();
             play.told.push(told.join("\n"));
             let then = play.then.clone();
+            if let Some(given) = &play.given {
+                return given.recv_timeout(PATIENCE).unwrap_or(then);
+            }
             if let Some(replies) = &play.by_turn {
                 return replies.get(conversation.turns()).cloned().unwrap_or(then);
             }
@@ -117,13 +122,18 @@ impl Stage {
 
     /// The same for another task.
     pub(crate) fn play_task(&self, words: &[&str], task: &str, replies: Vec<Reply>) -> Played {
+        let start = ["run", "--json", "--model", self.model];
+        self.play_on(&[&start[..], words, &[task]].concat(), replies)
+    }
+
+    /// Runs any command with a model that says this.
+    pub(crate) fn play_on(&self, words: &[&str], replies: Vec<Reply>) -> Played {
         {
             let mut play = self.play.lock().unwrap();
             play.replies = replies.into();
             play.told.clear();
         }
-        let start = ["run", "--json", "--model", self.model];
-        let finished = self.site.run(&[&start[..], words, &[task]].concat());
+        let finished = self.site.run(words);
         let told = self.play.lock().unwrap().told.clone();
         // The first request holds no result yet.
         Played::of(&finished, told.into_iter().skip(1).collect())
@@ -153,6 +163,25 @@ impl Stage {
             "Lines without = must not break parse_config",
         ];
         words.map(str::to_owned).to_vec()
+    }
+
+    /// A model that says nothing until it is given what to say.
+    pub(crate) fn directed(&self) -> mpsc::Sender<Reply> {
+        let (give, given) = mpsc::channel();
+        self.play.lock().unwrap().given = Some(given);
+        give
+    }
+
+    /// Waits until the model was asked this often; the newest request.
+    pub(crate) fn asked(&self, times: usize) -> Value {
+        let asked = || self.server.received().get(times - 1).cloned();
+        let asked = wait_for("the model is asked", PATIENCE, asked);
+        asked.unwrap().body
+    }
+
+    /// The name of its model.
+    pub(crate) fn model(&self) -> &'static str {
+        self.model
     }
 
     /// What the model says when its script is over.

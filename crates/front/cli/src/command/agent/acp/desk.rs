@@ -7,8 +7,10 @@ use fluffy_base::id::{ApprovalId, SessionId};
 use fluffy_kernel::api::{Reply, SessionOrder, Start};
 use fluffy_kernel::event::{AgentEvent, PersonAnswer};
 use fluffy_policy::word::Mode;
+use fluffy_report::Report;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use super::super::connect::{Kernel, Lost};
 use super::told;
@@ -70,7 +72,12 @@ pub(super) struct Desk {
     session: Option<SessionId>,
     /// The prompt that is being worked on.
     prompt: Option<Value>,
+    /// Switches of mode that have not been answered.
+    switches: JoinSet<Switch>,
 }
+
+/// A mode that was wanted, for which request, and what came of it.
+type Switch = (Value, Mode, Result<Reply, Report>);
 
 /// The editor went away.
 struct Gone;
@@ -85,6 +92,7 @@ impl Desk {
             wanted,
             session: None,
             prompt: None,
+            switches: JoinSet::new(),
         }
     }
 
@@ -105,6 +113,10 @@ impl Desk {
                 event = self.kernel.next() => match event {
                     Ok(event) => self.hear(&event, &out).await,
                     Err(Lost) => self.find_again(&out).await,
+                },
+                Some(Ok((id, mode, reply))) = self.switches.join_next() => {
+                    let outcome = self.switched(mode, reply);
+                    send(&out, wire::answer(&id, outcome)).await
                 },
                 message = inbox.recv() => match message {
                     Some(message) => self.told(message, &out).await,
@@ -151,10 +163,7 @@ impl Desk {
     async fn told(&mut self, message: ToDesk, out: &mpsc::Sender<FromDesk>) -> Result<(), Gone> {
         match message {
             ToDesk::Prompt { id, text } => self.work(id, &text, out).await,
-            ToDesk::Mode { id, mode } => {
-                let outcome = self.switch(mode).await;
-                send(out, wire::answer(&id, outcome)).await
-            }
+            ToDesk::Mode { id, mode } => self.switch(id, mode, out).await,
             ToDesk::Cancel => {
                 if let Some(session) = self.session {
                     // Whether it works is heard as the end of the turn.
@@ -202,20 +211,32 @@ impl Desk {
         }
     }
 
-    async fn switch(&mut self, mode: Mode) -> Result<Value, Problem> {
+    /// Not waited for: a question may have to be answered first.
+    async fn switch(
+        &mut self,
+        id: Value,
+        mode: Mode,
+        out: &mpsc::Sender<FromDesk>,
+    ) -> Result<(), Gone> {
         let Some(session) = self.session else {
             self.wanted.mode = mode;
             self.translator.set_mode(mode);
-            return Ok(json!({}));
+            return send(out, wire::answer(&id, Ok(json!({})))).await;
         };
         let order = SessionOrder::Mode { mode };
-        match self.kernel.order(session, order).await {
+        let reply = self.kernel.order_later(session, order);
+        self.switches.spawn(async move { (id, mode, reply.await) });
+        Ok(())
+    }
+
+    fn switched(&mut self, mode: Mode, reply: Result<Reply, Report>) -> Result<Value, Problem> {
+        match reply {
             Ok(Reply::Refused { text }) => Err(Problem::new(INVALID_REQUEST, text)),
             Ok(Reply::Done { .. } | Reply::Status(_) | Reply::Text { .. }) => {
                 self.translator.set_mode(mode);
                 Ok(json!({}))
             }
-            Err(failure) => Err(problem(&failure)),
+            Err(report) => Err(problem(&report.into())),
         }
     }
 

@@ -5,11 +5,31 @@
 
 use fluffy_kernel::api::{Reply, SessionOrder};
 use fluffy_kernel::event::PersonAnswer;
-use fluffy_report::Tone;
+use fluffy_report::{Report, Tone};
 
 use super::super::slash::{self, COMMANDS, Line};
 use super::{Conversation, Step, Work};
 use crate::failure::Failure;
+
+/// What an order came to, and what for it was given.
+#[derive(Debug)]
+pub(super) struct Ordered {
+    reply: Result<Reply, Report>,
+    purpose: Purpose,
+}
+
+/// What a reply is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// To be shown.
+    Show,
+    /// To be shown, and the status line is another then.
+    ShowAndUpdate,
+    /// Only for the status line.
+    Update,
+    /// Only its budgets.
+    Budgets,
+}
 
 impl Conversation<'_> {
     pub(super) async fn typed(&mut self, line: &str) -> Step {
@@ -42,12 +62,8 @@ impl Conversation<'_> {
                 self.view.say(Tone::Caution, words)?;
             }
             Line::Say(text) => self.say(&text).await?,
-            Line::Order(order) => self.order(order).await?,
-            Line::Budget => {
-                if let Some(Reply::Status(status)) = self.ask_kernel(SessionOrder::Status).await? {
-                    self.view.budgets(&status)?;
-                }
-            }
+            Line::Order(order) => self.order(order)?,
+            Line::Budget => self.ask_kernel(SessionOrder::Status, Purpose::Budgets)?,
             Line::Approve => self.answer(PersonAnswer::Approve).await?,
             Line::Reject => self.answer(PersonAnswer::Reject).await?,
         }
@@ -65,7 +81,7 @@ impl Conversation<'_> {
         }
     }
 
-    async fn order(&mut self, order: SessionOrder) -> Result<(), Failure> {
+    fn order(&mut self, order: SessionOrder) -> Result<(), Failure> {
         // Before there is a session these are wishes for it.
         match (&order, self.session, &mut self.wanted) {
             (SessionOrder::Mode { mode }, None, Some(wanted)) => {
@@ -80,30 +96,50 @@ impl Conversation<'_> {
             }
             _ => {}
         }
-        let changes_status = matches!(
-            order,
-            SessionOrder::Mode { .. } | SessionOrder::Model { .. }
-        );
-        let Some(reply) = self.ask_kernel(order).await? else {
-            return Ok(());
+        let purpose = match order {
+            SessionOrder::Mode { .. } | SessionOrder::Model { .. } | SessionOrder::Undo => {
+                Purpose::ShowAndUpdate
+            }
+            SessionOrder::Status
+            | SessionOrder::Diff
+            | SessionOrder::Pin { .. }
+            | SessionOrder::Compact => Purpose::Show,
         };
-        self.view.reply(&reply)?;
-        if changes_status
-            && let Some(Reply::Status(status)) = self.ask_kernel(SessionOrder::Status).await?
-        {
-            self.view.update(&status)?;
-        }
-        Ok(())
+        self.ask_kernel(order, purpose)
     }
 
     /// Nothing, and a word about it, before there is a session.
-    async fn ask_kernel(&mut self, order: SessionOrder) -> Result<Option<Reply>, Failure> {
+    fn ask_kernel(&mut self, order: SessionOrder, purpose: Purpose) -> Result<(), Failure> {
         let Some(session) = self.session else {
             let words = "there is no session yet; type what is to be done";
             self.view.say(Tone::Caution, words)?;
-            return Ok(None);
+            return Ok(());
         };
-        Ok(Some(self.kernel.order(session, order).await?))
+        let reply = self.kernel.order_later(session, order);
+        self.orders.spawn(async move {
+            Ordered {
+                reply: reply.await,
+                purpose,
+            }
+        });
+        Ok(())
+    }
+
+    /// Shows what an order came to.
+    pub(super) fn ordered(&mut self, ordered: Ordered) -> Step {
+        match (ordered.reply, ordered.purpose) {
+            (Err(report), _) => self.view.report(&report)?,
+            (Ok(reply), Purpose::Show) => self.view.reply(&reply)?,
+            (Ok(reply), Purpose::ShowAndUpdate) => {
+                self.view.reply(&reply)?;
+                self.ask_kernel(SessionOrder::Status, Purpose::Update)?;
+            }
+            (Ok(Reply::Status(status)), Purpose::Update) => self.view.update(&status)?,
+            (Ok(Reply::Status(status)), Purpose::Budgets) => self.view.budgets(&status)?,
+            (Ok(other), Purpose::Update | Purpose::Budgets) => self.view.reply(&other)?,
+        }
+        self.prompt()?;
+        Ok(None)
     }
 
     /// Answers the oldest question.
