@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use fluffy_contract::isolation::{Finished, SandboxError, SandboxSpec};
+use fluffy_contract::isolation::{Finished, LayerMount, SandboxError, SandboxSpec};
 use fluffy_sandbox::client::{Pool, PoolSettings, SandboxHandle};
 use fluffy_sandbox::plan::Engine;
 
@@ -165,4 +165,25 @@ async fn a_link_in_the_place_of_a_hidden_path_is_refused() {
     };
     let made = kit.launcher.create(create(), spec).await;
     assert!(made.is_err(), "{made:?}");
+}
+
+/// Where there is no overlay the native engine has a copy, in which a
+/// directory could be moved.
+#[tokio::test]
+async fn a_copy_under_the_native_engine_keeps_them_too() {
+    let kit = Kit::new().await;
+    plant(&kit);
+    let spec = SandboxSpec {
+        layer: Some(LayerMount::Tree {
+            tree: kit.path("state/layers/one/tree"),
+        }),
+        ..hiding(&kit)
+    };
+    for script in ATTEMPTS {
+        let sandbox = kit.launcher.create(create(), spec.clone()).await.unwrap();
+        let finished = attempt(&kit, &sandbox, script).await;
+        let said = text(&finished.stdout) + &text(&finished.stderr);
+        assert!(!said.contains(CANARY), "`{script}` got: {said}");
+        sandbox.clean().await.unwrap();
+    }
 }
