@@ -14,6 +14,7 @@ cargo xtask fuzz [TARGET] [--minutes N]  fuzz one parser, or all in turn
 cargo xtask with-postgres COMMAND…    run a command while a private PostgreSQL is there
 cargo xtask with-engines COMMAND…     run a command while a private Docker and Podman are there
 cargo xtask docs                      check the book, and build it where mdbook is installed
+cargo xtask pictures                  draw the pictures of README.md anew, from real runs
 cargo xtask check-layers              check which crate depends on which
 cargo xtask check-permits             check that effects take a permit";
 
@@ -67,6 +68,8 @@ pub(crate) enum Task {
     CheckPermits,
     /// Check and build the book.
     Docs,
+    /// Draw the pictures of the documents.
+    Pictures,
 }
 
 impl Task {
@@ -105,6 +108,7 @@ impl Task {
             ("check-layers", []) => Ok(Self::CheckLayers),
             ("check-permits", []) => Ok(Self::CheckPermits),
             ("docs", []) => Ok(Self::Docs),
+            ("pictures", []) => Ok(Self::Pictures),
             _ => Err(format!(
                 "`{}` is not a command of xtask; there are:\n{USAGE}",
                 arguments.join(" ")

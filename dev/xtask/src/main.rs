@@ -15,6 +15,7 @@ mod layers;
 mod markdown;
 mod output;
 mod permits;
+mod pictures;
 mod portable;
 mod process;
 mod promises;
@@ -66,6 +67,7 @@ fn perform(task: &Task) -> anyhow::Result<Outcome> {
         Task::CheckLayers => layers::check(&workspace),
         Task::CheckPermits => permits::check(&workspace),
         Task::Docs => docs::build(&workspace),
+        Task::Pictures => pictures::make(&workspace),
     }
 }
 
