@@ -541,6 +541,7 @@ mod tests {
             budget: BTreeMap::new(),
             forked_from: None,
             forked_at: None,
+            record: None,
         }
     }
 
