@@ -187,9 +187,9 @@ impl Agent {
             mode: Some(session.workflow.mode()),
             ..ground.workshop.context()
         };
-        let mounts = ground.workshop.premises().mounts;
+        let premises = ground.workshop.premises();
         // Not recorded one by one: the whole is, as a count.
-        let hidden = find_hidden(&held, mounts, &|resource| {
+        let hidden = find_hidden(&held, premises, &|resource| {
             let request = ground.desk.request("fs.read", Some(resource), &context);
             ground.desk.gate.would_allow(&request)
         })?;

@@ -19,7 +19,7 @@ use fluffy_layer::{
 };
 use fluffy_sandbox::plan::MAX_HIDDEN;
 
-use crate::workshop::Mounts;
+use crate::workshop::{Mounts, Premises};
 
 /// The most files and directories that are looked at.
 const MAX_ENTRIES: usize = 1_000_000;
@@ -102,17 +102,17 @@ impl FindHiddenError {
     }
 }
 
-/// Asks about every file of a layer's project whether it may be read.
+/// Asks about every file of a layer's project whether it may be read; the paths
+/// are as the premises name the project.
 ///
 /// # Errors
 /// Not all could be asked about, or something cannot be hidden.
 pub fn find_hidden(
     held: &HeldLayer,
-    mounts: Mounts,
+    premises: &Premises,
     may_read: &dyn Fn(&str) -> bool,
 ) -> Result<Hidden, FindHiddenError> {
-    let root = held.layer().project();
-    let project = View::of_project(root)?;
+    let project = View::of_project(held.layer().project())?;
     let mut search = Search::new(may_read, MAX_ENTRIES);
     search.walk(&project)?;
     // A copy holds what the project had when it was made.
@@ -120,7 +120,7 @@ pub fn find_hidden(
         search.walk(&held.view()?)?;
     }
     search.add_other_names(&project)?;
-    search.conclude(root, mounts)
+    search.conclude(&premises.project, premises.mounts)
 }
 
 /// One search, and what it has found.
