@@ -208,6 +208,7 @@ fn subject(checked: &Checked) -> String {
         Call::Shell(run) | Call::Debug(run) => run.command.clone(),
         Call::Grep(search) => search.pattern.clone(),
         Call::Glob(find) => find.pattern.clone(),
+        Call::CompletePlan(plan) => plan.summary.clone(),
         _ => {
             let first = checked.plan.needs.first();
             let resource = first.and_then(|need| need.resource.as_deref());

@@ -111,7 +111,11 @@ impl Show {
             AgentEvent::TurnStarted { .. } => {
                 // All calls of the turn before have ended, heard of or not.
                 self.running.clear();
-                Text::new()
+                // What it says now is not what it said before.
+                if self.last == Some(Shown::Prose) {
+                    self.last = Some(Shown::Block);
+                }
+                self.end_prose()
             }
             AgentEvent::ToolStarted { call, subject, .. } => {
                 self.running.push((call.clone(), subject.clone()));

@@ -6,7 +6,9 @@
 
 use fluffy_kernel::api::{Reply, Status};
 use fluffy_kernel::event::{AgentEvent, VERSION};
-use fluffy_report::{Footer, Format, PrintError, Printer, Report, Text, Tone, Verbosity};
+use fluffy_report::{
+    Footer, Format, PrintError, Printer, Report, Text, Tone, Verbosity, sanitize_line,
+};
 use serde::Serialize;
 
 use super::show::words::{money, number, short_id, tokens};
@@ -29,7 +31,7 @@ pub(crate) struct View<'a> {
     show: Show,
     status: StatusLine,
     footer: Option<Footer<'a>>,
-    /// What the model's plan came to.
+    /// The model's plan, in a line.
     plan: Option<String>,
 }
 
@@ -54,10 +56,10 @@ impl<'a> View<'a> {
 
     /// Shows an event.
     pub(crate) fn event(&mut self, event: &AgentEvent) -> Result<(), PrintError> {
-        if let AgentEvent::ToolFinished { tool, summary, .. } = event
+        if let AgentEvent::ToolStarted { tool, subject, .. } = event
             && tool == "plan.complete"
         {
-            self.plan = Some(summary.clone());
+            self.plan = Some(sanitize_line(subject).into_owned());
         }
         if self.printer.format() == Format::Json {
             return self.printer.json(&JsonLine { v: VERSION, event });

@@ -66,7 +66,7 @@ fn all_that_can_be_typed_works() {
     person.types("/diff");
     person.sees("+test(\"a line without a value is left out\"");
     person.types("/plan");
-    person.sees("test_writing");
+    person.sees("\nLines without = are left out");
     // What changes something waits for its end, and what is said too.
     person.types("/pin keep it short");
     person.sees("as soon as the step has ended");

@@ -33,12 +33,18 @@ pub(crate) fn ending(ended: &SessionEnded, spent: &Spent, width: usize) -> Text 
     row(&mut text, "used", Tone::Plain, &used(spent));
     if let Some((seq, hash)) = &ended.evidence.head {
         let event = format!("event {}", number(*seq));
-        let whole = format!("{event}, {hash}");
-        if LABEL + 3 + whole.len() <= width {
-            row(&mut text, "ledger", Tone::Plain, &whole);
+        // A hash that is broken in two is no use to anybody.
+        if LABEL + event.len() + hash.len() + 6 < width {
+            row(
+                &mut text,
+                "ledger",
+                Tone::Plain,
+                &format!("{event}, {hash}"),
+            );
         } else {
             row(&mut text, "ledger", Tone::Plain, &event);
-            row(&mut text, "", Tone::Dim, hash);
+            let hash = fluffy_report::sanitize_line(hash);
+            text.plain(&format!("  {hash}\n"));
         }
     }
     text

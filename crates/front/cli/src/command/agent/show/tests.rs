@@ -113,7 +113,7 @@ fn done_without_evidence_says_so() {
       reviewed      1 decision answered by a person, 2 calls refused
       used          0 tokens in (0 cached), 0 out, price not known
       ledger        event 1,207
-                    sha256:9c56cc51b374c3ba189210d5b6d4bf57790d351c96c47c02190ecf1e430635ab
+      sha256:9c56cc51b374c3ba189210d5b6d4bf57790d351c96c47c02190ecf1e430635ab
     ");
 }
 
