@@ -184,6 +184,8 @@ pub(crate) struct Host {
     inbox: mpsc::Receiver<Letter>,
     /// What the agent had not looked at when it ended.
     left: VecDeque<Errand>,
+    /// Whether it was stopped or broke: then it rests, whatever was said.
+    stopped: bool,
     /// Where it stood when it was last looked at.
     status: Option<Status>,
 }
@@ -210,6 +212,7 @@ impl Host {
             resume,
             inbox,
             left: VecDeque::new(),
+            stopped: false,
             status: None,
         };
         (host, known)
@@ -272,13 +275,12 @@ impl Host {
             // the next.
             Err(DriveError::Lost) => return,
             // The ledger may be what failed; the client still hears why.
-            Err(error) => SessionEnded {
-                result: SessionResult::Failed,
-                exit: 7,
-                why: explain(&error),
-                evidence: Evidence::default(),
-            },
+            Err(error) => failed(explain(&error)),
         };
+        self.stopped = matches!(
+            ended.result,
+            SessionResult::Cancelled | SessionResult::Failed
+        );
         self.ways.hub.publish(AgentEvent::SessionEnded(ended));
     }
 
@@ -374,6 +376,13 @@ impl Host {
     /// What came too late for the agent that has ended.
     async fn run_errand(&mut self, errand: Errand) -> Option<Agent> {
         match errand {
+            Errand::Say(text) if self.stopped => {
+                // Kept for when somebody goes on.
+                if let Ok(mut agent) = self.open().await {
+                    let _ = agent.say(text).await;
+                }
+                None
+            }
             Errand::Say(text) => self.go_on_with(text, None).await,
             Errand::Obey(wish, answer) => {
                 self.obey(wish, answer).await;
@@ -403,8 +412,14 @@ impl Host {
             Ok(agent) => (Some(agent), Ok(())),
             Err(failure) => (None, Err(failure)),
         };
-        if let Some(answer) = answer {
-            let _ = answer.send(reply);
+        match (answer, reply) {
+            (Some(answer), reply) => drop(answer.send(reply)),
+            // Whoever said it was told that it is heard, and waits.
+            (None, Err(failure)) => {
+                let ended = failed(failure.message);
+                self.ways.hub.publish(AgentEvent::SessionEnded(ended));
+            }
+            (None, Ok(())) => {}
         }
         agent
     }
@@ -492,6 +507,15 @@ fn diff(read: Result<fluffy_layer::Difference, fluffy_layer::ReadLayerError>) ->
         Err(error) => Reply::Refused {
             text: explain(&error),
         },
+    }
+}
+
+fn failed(why: String) -> SessionEnded {
+    SessionEnded {
+        result: SessionResult::Failed,
+        exit: 7,
+        why,
+        evidence: Evidence::default(),
     }
 }
 

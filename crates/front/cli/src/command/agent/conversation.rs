@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use fluffy_base::id::{ApprovalId, SessionId};
 use fluffy_kernel::api::{Resume, Start};
-use fluffy_kernel::event::{AgentEvent, PersonAnswer, SessionEnded, SessionStarted};
+use fluffy_kernel::event::{
+    AgentEvent, PersonAnswer, SessionEnded, SessionResult, SessionStarted,
+};
 use fluffy_policy::word::Tier;
 use fluffy_report::{ExitCode, PrintError, Report, Tone};
 
@@ -40,6 +42,8 @@ pub(crate) struct Conversation<'a> {
     questions: VecDeque<ApprovalId>,
     /// What was ordered and has not been answered.
     orders: JoinSet<Ordered>,
+    /// Whether something was said that no turn has read.
+    unread: bool,
     interrupts: u32,
     exit: ExitCode,
     ended: Option<SessionEnded>,
@@ -96,6 +100,7 @@ impl<'a> Conversation<'a> {
             work: Work::Resting,
             questions: VecDeque::new(),
             orders: JoinSet::new(),
+            unread: false,
             interrupts: 0,
             exit: ExitCode::Success,
             ended: None,
@@ -189,7 +194,10 @@ impl<'a> Conversation<'a> {
         self.view.event(event)?;
         match event {
             AgentEvent::SessionStarted(started) => return self.started(started).await,
-            AgentEvent::TurnStarted { .. } => self.interrupts = 0,
+            AgentEvent::TurnStarted { .. } => {
+                self.interrupts = 0;
+                self.unread = false;
+            }
             AgentEvent::ApprovalWanted { approval, .. } => {
                 return self.asked(*approval, keyboard).await;
             }
@@ -202,7 +210,13 @@ impl<'a> Conversation<'a> {
                 self.interrupts = 0;
                 self.exit = exit_of(ended.exit);
                 self.ended = Some(ended.clone());
-                if self.manner.ends == Ends::WithTask {
+                // The kernel goes on with what it has heard, unless it was stopped.
+                let goes_on = std::mem::take(&mut self.unread)
+                    && !matches!(
+                        ended.result,
+                        SessionResult::Cancelled | SessionResult::Failed
+                    );
+                if self.manner.ends == Ends::WithTask && !goes_on {
                     return Ok(Some(self.exit));
                 }
                 self.prompt()?;

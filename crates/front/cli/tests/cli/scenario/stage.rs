@@ -237,6 +237,11 @@ impl Stage {
 
     /// Waits until the kernel has ended by itself.
     pub(crate) fn ends(self) {
+        self.rests();
+    }
+
+    /// The same, to go on with another one.
+    pub(crate) fn rests(&self) {
         let socket = socket(&self.site);
         wait_for("the kernel ends by itself", PATIENCE, || {
             (!socket.exists()).then_some(())

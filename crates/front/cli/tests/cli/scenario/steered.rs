@@ -3,6 +3,9 @@
 //! The model says what it is given when it is given it, so that the person can
 //! do something in the middle of a turn, between two, and at rest.
 
+use fluffy_kernel::session::Fact;
+use fluffy_kernel::store::SessionStore;
+use fluffy_ledger::Ledger;
 use fluffy_model_server::{Format, Reply};
 use serde_json::{Value, json};
 
@@ -209,6 +212,7 @@ fn undone_after_the_session_and_after_its_kernel() {
     assert!(diff(&stage, session).contains("+// one more"));
     let undone = stage.site.json(0, &["session", "undo"]);
     assert_eq!(undone["session"], session);
+    stage.rests();
     let left = diff(&stage, session);
     assert!(!left.contains("one more"), "{left}");
     assert!(left.contains("+test("), "{left}");
@@ -234,6 +238,77 @@ fn undone_after_the_session_and_after_its_kernel() {
         .filter(|event| event["event_type"] == "session.undone");
     assert_eq!(undone.count(), 2);
     stage.ends();
+}
+
+/// A person says more while the last step is under way: it is the next task,
+/// and the program stays for it.
+#[test]
+fn what_is_said_during_the_last_step_is_the_next_task() {
+    let stage = Stage::new(Format::Chat, JAVASCRIPT.files);
+    let give = stage.directed();
+    // Once the task is solved, its test takes long enough to say something.
+    let test = JAVASCRIPT.test_text.replace(
+        ", () => {",
+        ", async () => {\n  if (parseConfig(\"x\").length === 0) \
+         await new Promise((done) => setTimeout(done, 6000));",
+    );
+    assert!(test.contains("setTimeout"));
+    for reply in [
+        plan(),
+        write(JAVASCRIPT.test, &test),
+        Reply::call("test.run", json!({})),
+        write(JAVASCRIPT.source, JAVASCRIPT.solved),
+        Reply::call("workflow.transition", json!({"to": "validating"})),
+    ] {
+        give.send(reply).unwrap();
+    }
+    let words = format!("--model {} 'solve it'", stage.model());
+    let mut person = Terminal::start(&stage.site, "dumb", &words);
+    person.sees("code_writing → validating");
+    person.types("and now a README");
+    person.sees("at its next turn");
+    person.sees("Done, verified");
+    let told = stage.asked(6).to_string();
+    assert!(told.contains("and now a README"), "{told}");
+    for _ in 0..3 {
+        give.send(Reply::text("I would rather not.")).unwrap();
+    }
+    let (code, screen) = person.end();
+    assert_eq!(code, Some(1), "{screen}");
+    assert!(screen.contains("Not finished"), "{screen}");
+    stage.ends();
+}
+
+/// The kernel dies after it recorded the undo and before it went back.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_undo_that_a_crash_interrupted_is_ended() {
+    let stage = Stage::new(Format::Chat, JAVASCRIPT.files);
+    let session = tokio::task::block_in_place(|| {
+        let played = stage.play(unfinished());
+        stage.rests();
+        played.events[0]["session"].as_str().unwrap().to_owned()
+    });
+    let ledger = Ledger::open(&stage.site.ledger(), Default::default()).unwrap();
+    let store = SessionStore::new(ledger.clone());
+    let id = session.parse().unwrap();
+    let kept = store.load(id).unwrap().kept;
+    let snapshot = kept.last().unwrap().snapshot;
+    let undone = Fact::Undone { snapshot };
+    store.append(id, &undone).await.unwrap();
+    drop(store);
+    ledger.close().unwrap();
+    tokio::task::block_in_place(|| {
+        assert!(diff(&stage, &session).contains("one more"));
+        let words = ["session", "resume", "--json", &session];
+        stage.play_on(&words, vec![Reply::text("Done.")]);
+        stage.rests();
+        let left = diff(&stage, &session);
+        assert!(
+            left.contains("+test(") && !left.contains("one more"),
+            "{left}"
+        );
+        stage.ends();
+    });
 }
 
 #[test]

@@ -75,6 +75,7 @@ impl Conversation<'_> {
             None => self.begin(text).await,
             Some(session) => {
                 self.kernel.say(session, text).await?;
+                self.unread = self.work == Work::Going;
                 self.work = Work::Going;
                 Ok(())
             }
