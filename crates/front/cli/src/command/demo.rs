@@ -62,7 +62,8 @@ fn play(stage: &Stage<'_>) -> Result<Value, Failure> {
     if let Some(why) = &stage.reduced {
         let words = format!(
             "Reduced isolation: {why}, so the demo asks for Landlock, seccomp and limits \
-             alone. `fluffy doctor` says what more would take."
+             alone. They cannot hide a file from commands, so there is no secret to \
+             hide. `fluffy doctor` says what more would take."
         );
         let mut text = Text::new();
         text.plain("\n");
@@ -82,11 +83,11 @@ fn play(stage: &Stage<'_>) -> Result<Value, Failure> {
 
 /// Act 1: what there is, and what is wrong with it.
 fn repository(stage: &Stage<'_>) -> Result<(), Failure> {
-    act(
-        stage,
-        1,
-        "A repository with a bug, a test suite and a secret",
-    )?;
+    let title = match stage.reduced {
+        None => "A repository with a bug, a test suite and a secret",
+        Some(_) => "A repository with a bug and a test suite",
+    };
+    act(stage, 1, title)?;
     command(stage.session, "ls -A")?;
     let files = stage.shell("ls -A")?.stdout;
     let files: Vec<&str> = files.lines().collect();

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use fluffy_base::Digest;
 use fluffy_base::id::SessionId;
+use fluffy_gate::LoadedPolicy;
 use fluffy_kernel::recording::recording;
 use fluffy_kernel::session::Fact;
 use fluffy_models::record::{MAX_BYTES, ReadRecordingError, Recording};
@@ -19,6 +20,7 @@ use fluffy_secret::{Redactor, SecretString};
 use tempfile::NamedTempFile;
 
 use super::agent::wanted::providers;
+use super::policy::{clock, places};
 use super::session::facts_of;
 use crate::failure::{self, Failure};
 use crate::session::{Here, Session};
@@ -109,14 +111,18 @@ fn beside(path: &Path) -> Result<NamedTempFile, Failure> {
     made.map_err(|error| failure::unwritable(path, &error).into())
 }
 
-/// Knows the shapes of secrets, and the very keys that are set here.
+/// Knows the shapes of secrets, the policy's own too, and the very keys that
+/// are set here.
 fn redactor(session: &Session) -> Result<Redactor, Failure> {
-    let broken = |error: &dyn std::error::Error| {
-        let fix = "please report this: the shapes of secrets are our own";
-        Failure::of(ExitCode::Internal, error, fix)
-    };
-    let mut redactor = Redactor::new(&[]).map_err(|error| broken(&error))?;
-    for key in providers(session.here()?).keys.into_values() {
+    let here = session.here()?;
+    let policy = LoadedPolicy::load(&places(here)?, 0, &clock())
+        .map_err(|error| failure::load_policy(&error, None))?;
+    let redactor = Redactor::new(policy.engine.sanitize_patterns());
+    let mut redactor = redactor.map_err(|error| {
+        let fix = "mend `sanitize.patterns` in the policy: `fluffy policy check`";
+        Failure::of(ExitCode::Usage, &error, fix)
+    })?;
+    for key in providers(here).keys.into_values() {
         // What is too short to be told from a word is no key.
         let _ = redactor.register(SecretString::from(key));
     }

@@ -453,7 +453,9 @@ impl Maker {
             Refused::new(ErrorCode::InvalidParams, message)
         };
         let recording = recordings::read(file).map_err(|error| wrong(&error))?;
-        let redactor = Redactor::new(&[]).map_err(|error| internal(&error))?;
+        let policy = self.gate.policy();
+        let redactor = Redactor::new(policy.engine.sanitize_patterns());
+        let redactor = redactor.map_err(|error| internal(&error))?;
         let project = self.project.to_string_lossy();
         Ok(Replay::new(recording, redactor, &project))
     }

@@ -90,7 +90,10 @@ impl<'s> Stage<'s> {
             private(&stage.path(name)).map_err(|error| no_room(&error))?;
         }
         stage.write("session.jsonl", recording)?;
-        for (path, text) in FILES.iter().chain([&SECRET]) {
+        // Without mounts nothing can hide it from commands, so there is none;
+        // asking for it is refused all the same.
+        let secret = Some(&SECRET).filter(|_| stage.reduced.is_none());
+        for (path, text) in FILES.iter().chain(secret) {
             let path = stage.path("project").join(path);
             let parent = path.parent().unwrap_or(&path);
             fs::create_dir_all(parent).map_err(|error| no_room(&error))?;

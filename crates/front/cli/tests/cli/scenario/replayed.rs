@@ -15,9 +15,16 @@ use super::{is_done, script};
 const KEY: &str = "some-key-of-ann-1234567890";
 const SHAPED: &str = "ghp_0123456789abcdefghijABCDEFGHIJ012345";
 
+/// What only the person's policy calls a secret.
+const OWN: &str = "acme-123456";
+const POLICY: &str = "version: 1\nsanitize:\n  patterns: [\"acme-[0-9]{6}\"]\n";
+
 fn stage(files: &[(&str, &str)]) -> Stage {
     let mut stage = Stage::new(Format::Anthropic, files);
     stage.site.context.set("ANTHROPIC_API_KEY", KEY);
+    let folder = stage.site.context.home().join(".config/fluffy");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("policy.yaml"), POLICY).unwrap();
     stage
 }
 
@@ -26,7 +33,7 @@ fn record(stage: &Stage) -> String {
     let file = stage.site.context.home().join("session.jsonl");
     let mut replies = script(&JAVASCRIPT, JAVASCRIPT.solved);
     let project = stage.site.context.project();
-    replies[0] = Reply::text(&format!("Your key is {KEY}, mine is {SHAPED}."))
+    replies[0] = Reply::text(&format!("Your keys are {KEY} and {OWN}, mine is {SHAPED}."))
         .and_call("fs.read", json!({"path": JAVASCRIPT.source}))
         .and_call("search.grep", json!({"pattern": "parse_?[cC]onfig"}));
     let hidden = json!({"command": format!("echo {SHAPED} in {}", project.display())});
@@ -54,7 +61,7 @@ fn a_recording_is_played_elsewhere_without_a_model() {
     let first = stage(JAVASCRIPT.files);
     let text = record(&first);
     let project = first.site.context.project();
-    for hidden in [KEY, SHAPED, project.to_str().unwrap()] {
+    for hidden in [KEY, SHAPED, OWN, project.to_str().unwrap()] {
         assert!(!text.contains(hidden), "{hidden} in {text}");
     }
     first.ends();
