@@ -39,7 +39,7 @@ use crate::commit::Author;
 use crate::course::Course;
 use crate::event::{AgentEvent, Evidence, SessionEnded, SessionResult};
 use crate::hidden::{FindHiddenError, Hidden, find_hidden};
-use crate::history::{ANSWER_TOKENS, shorten, visible};
+use crate::history::{ANSWER_TOKENS, Sizes, shorten, visible};
 use crate::host::Errand;
 use crate::hub::Hub;
 use crate::instructions::{Instructions, Skill};
@@ -70,6 +70,7 @@ pub struct Agent {
     budget: Budget,
     debt: Debt,
     nudges: u32,
+    sizes: Sizes,
     message: Option<String>,
     evidence: Evidence,
     reviewed: AtomicUsize,
@@ -212,6 +213,7 @@ impl Agent {
             budget,
             debt: Debt::default(),
             nudges: 0,
+            sizes: Sizes::default(),
             message: None,
             evidence: Evidence::default(),
             reviewed: AtomicUsize::new(0),
@@ -273,6 +275,11 @@ impl Agent {
         }
         if self.session.workflow.state() == State::Idle {
             self.step(Input::SendTask).await?.ok();
+        }
+        {
+            let course = self.course();
+            let prepared = self.router(&course).prepare().await;
+            prepared.map_err(|error| DriveError::Route(error.into()))?;
         }
         // What a crash interrupted is ended before the model is asked again.
         if self.session.pending().is_empty()
@@ -415,8 +422,10 @@ impl Agent {
     /// Lets a summary stand for older messages when there are too many.
     async fn make_room(&mut self) -> Result<(), DriveError> {
         let budget = self.room();
+        self.sizes.grow(&self.session.messages, &tokens);
         let shortened = shorten(
             &self.session.messages,
+            &self.sizes,
             &self.session.shortened,
             budget,
             &tokens,

@@ -33,19 +33,31 @@ pub struct Shortened {
     pub text: String,
 }
 
+/// The tokens of each message of a conversation that only grows.
+///
+/// Counting is the dearest thing about a turn, so each is counted once.
+#[derive(Debug, Clone, Default)]
+pub struct Sizes(Vec<u64>);
+
+impl Sizes {
+    /// Counts what came since the last time.
+    pub fn grow(&mut self, messages: &[Message], count: Count<'_>) {
+        let new = messages.iter().skip(self.0.len());
+        self.0.extend(new.map(|message| tokens(message, count)));
+    }
+}
+
 /// Whether history has to be shortened now, and to what.
 #[must_use]
 pub fn shorten(
     messages: &[Message],
+    sizes: &Sizes,
     before: &Shortened,
     budget: u64,
     count: Count<'_>,
 ) -> Option<Shortened> {
     let recent = messages.get(before.messages..)?;
-    let sizes: Vec<u64> = recent
-        .iter()
-        .map(|message| tokens(message, count))
-        .collect();
+    let sizes = sizes.0.get(before.messages..messages.len())?;
     let total: u64 = sizes.iter().sum();
     if total <= budget.saturating_mul(FULL_PERCENT) / 100 {
         return None;
@@ -97,6 +109,34 @@ pub fn visible(messages: &[Message], shortened: &Shortened) -> Vec<Message> {
     }
     seen.extend(messages.iter().skip(shortened.messages).cloned());
     seen
+}
+
+/// Leaves of messages that are never sent again no more than a summary says of
+/// them, so that a long session stays small; the ledger has them whole.
+pub fn forget(messages: &mut [Message]) {
+    /// More than a summary takes of any text.
+    const MOST: usize = 1_000;
+    let shrink = |text: &mut String| {
+        if text.len() > MOST {
+            *text = one_line(text, MOST / 2);
+        }
+    };
+    let parts = messages.iter_mut().flat_map(|message| &mut message.parts);
+    for part in parts {
+        match part {
+            Part::Text { text, opaque } | Part::Reasoning { text, opaque } => {
+                shrink(text);
+                *opaque = None;
+            }
+            Part::ToolResult { content, .. } => shrink(content),
+            Part::ToolCall(call) => {
+                call.opaque = None;
+                if let Some(arguments) = call.arguments.as_object_mut() {
+                    arguments.retain(|name, _| SUBJECTS.contains(&name.as_str()));
+                }
+            }
+        }
+    }
 }
 
 /// The tokens of a message.
@@ -155,7 +195,8 @@ fn summarise(messages: &[Message], count: Count<'_>) -> String {
     text
 }
 
-fn only_reads(tool: &str) -> bool {
+/// Whether calls of a tool change nothing.
+pub(crate) fn only_reads(tool: &str) -> bool {
     matches!(
         tool,
         "fs.read"
@@ -169,11 +210,11 @@ fn only_reads(tool: &str) -> bool {
     )
 }
 
+/// The arguments that say what a call was about, the first one there.
+const SUBJECTS: [&str; 2] = ["path", "command"];
+
 fn line_of(call: &ToolCall, content: &str, outcome: ToolOutcome) -> String {
-    let subject = call
-        .arguments
-        .get("path")
-        .or_else(|| call.arguments.get("command"));
+    let subject = SUBJECTS.iter().find_map(|name| call.arguments.get(name));
     let subject = subject.map(|value| one_line(&value.to_string(), 120));
     let outcome = match outcome {
         ToolOutcome::Done => "done",
@@ -271,13 +312,17 @@ mod tests {
         messages
     }
 
+    /// With everything counted anew.
+    fn cut(messages: &[Message], before: &Shortened, budget: u64) -> Option<Shortened> {
+        let mut sizes = Sizes::default();
+        sizes.grow(messages, &words);
+        shorten(messages, &sizes, before, budget, &words)
+    }
+
     #[test]
     fn a_short_history_stays_whole() {
         let messages = long(3);
-        assert_eq!(
-            shorten(&messages, &Shortened::default(), 10_000, &words),
-            None
-        );
+        assert_eq!(cut(&messages, &Shortened::default(), 10_000), None);
         assert_eq!(visible(&messages, &Shortened::default()), messages);
     }
 
@@ -286,10 +331,13 @@ mod tests {
         let budget = 2_000;
         let messages = long(500);
         let mut shortened = Shortened::default();
+        let mut sizes = Sizes::default();
         let mut cuts = 0;
         for end in 1..=messages.len() {
             let so_far = &messages[..end];
-            if let Some(next) = shorten(so_far, &shortened, budget, &words) {
+            sizes.grow(so_far, &words);
+            if let Some(next) = shorten(so_far, &sizes, &shortened, budget, &words) {
+                assert_eq!(Some(&next), cut(so_far, &shortened, budget).as_ref());
                 assert!(next.messages > shortened.messages);
                 shortened = next;
                 cuts += 1;
@@ -319,9 +367,25 @@ mod tests {
     }
 
     #[test]
+    fn a_summary_says_the_same_of_what_was_forgotten() {
+        let mut messages = long(40);
+        messages.push(said(Role::User, &"say  this\n".repeat(1_000)));
+        messages.push(call(40, "fs.write", "src/large.rs"));
+        if let Some(Part::ToolCall(call)) = messages.last_mut().and_then(|m| m.parts.first_mut()) {
+            call.arguments["content"] = json!("x".repeat(100_000));
+        }
+        messages.push(result(40, &"line of  output\n".repeat(10_000)));
+        let mut forgotten = messages.clone();
+        forget(&mut forgotten);
+        assert_eq!(summarise(&forgotten, &words), summarise(&messages, &words));
+        let size = serde_json::to_string(&forgotten).unwrap().len();
+        assert!(size < 30_000, "{size}");
+    }
+
+    #[test]
     fn the_task_survives_where_there_is_room() {
         let messages = long(20);
-        let cut = shorten(&messages, &Shortened::default(), 1_000, &words).unwrap();
+        let cut = cut(&messages, &Shortened::default(), 1_000).unwrap();
         assert!(
             cut.text
                 .contains("The person said: make parse_config strict")

@@ -1,10 +1,13 @@
 //! Asks models through a worker in a sandbox of its own.
 //!
-//! A worker lives for one turn. It gets the key over its input, sees no file of
-//! the project and reaches its provider only through the egress proxy, which
-//! asks policy about every connection and records it.
+//! A worker answers turn after turn of one session as long as each answer is
+//! whole and the next question comes soon; else there is a new one. It gets the
+//! key over its input, sees no file of the project and reaches its provider only
+//! through the egress proxy, which asks policy about every connection and
+//! records it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use fluffy_contract::BoxFuture;
 use fluffy_contract::isolation::{Child as _, Command, Output, SandboxSpec, Tier};
@@ -12,6 +15,7 @@ use fluffy_contract::model::{ModelEvent, ModelProvider, ModelStream, StartTurnEr
 use fluffy_egress::{AllowList, ByGate, Network, ProxyHandle, Settings, ToLedger, serve};
 use fluffy_gate::{Answer, Desk};
 use fluffy_ledger::{Actor, ActorKind, Domain, Ledger};
+use fluffy_models::address::Scheme;
 use fluffy_models::worker::{ProxySetup, Setup, SetupLink, WorkerHandle};
 use fluffy_policy::{Context, Permit};
 use fluffy_sandbox::client::{ChildHandle, LauncherHandle, SandboxHandle};
@@ -24,11 +28,21 @@ const TEMPLATE: &str = "ai-provider";
 /// How much may wait between the kernel and a worker.
 const BUFFER: usize = 64 * 1024;
 
+/// How long a worker waits for its next turn. Short beside the silence after
+/// which its template ends it: a slow model must not pay for a slow tool.
+const KEPT: Duration = Duration::from_secs(10);
+
 /// The words that make `fluffy` a model worker.
 pub const ARGUMENTS: [&str; 2] = ["worker", "model"];
 
 /// Models behind sandboxed workers.
 pub struct SandboxedModels {
+    access: ModelAccess,
+    kept: Arc<Mutex<Option<Kept>>>,
+}
+
+/// Which models there are, and how they are reached.
+pub struct ModelAccess {
     /// Who makes the sandboxes.
     pub launcher: LauncherHandle,
     /// In whose name policy is asked.
@@ -47,35 +61,31 @@ pub struct SandboxedModels {
 
 impl std::fmt::Debug for SandboxedModels {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SandboxedModels")
+        self.access.fmt(f)
+    }
+}
+
+impl std::fmt::Debug for ModelAccess {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ModelAccess")
             .field("links", &self.links)
             .finish_non_exhaustive()
     }
 }
 
-/// A running answer and everything that carries it.
-struct Carried {
-    stream: Box<dyn ModelStream>,
-    /// Ends when it is dropped.
-    _worker: WorkerHandle,
-    sandbox: Option<SandboxHandle>,
+/// A worker and everything that carries it; ends when it is dropped.
+struct Carrier {
+    worker: WorkerHandle,
+    sandbox: Arc<SandboxHandle>,
     proxy: Option<ProxyHandle>,
 }
 
-impl ModelStream for Carried {
-    fn next(&mut self) -> BoxFuture<'_, Option<ModelEvent>> {
-        self.stream.next()
-    }
-}
-
-impl Drop for Carried {
+impl Drop for Carrier {
     fn drop(&mut self) {
-        let (sandbox, proxy) = (self.sandbox.take(), self.proxy.take());
+        let (sandbox, proxy) = (Arc::clone(&self.sandbox), self.proxy.take());
         // Whoever drops it does not wait; both end by themselves too.
         tokio::spawn(async move {
-            if let Some(sandbox) = sandbox {
-                let _ = sandbox.clean().await;
-            }
+            let _ = sandbox.clean().await;
             if let Some(proxy) = proxy {
                 proxy.stop().await;
             }
@@ -83,10 +93,58 @@ impl Drop for Carried {
     }
 }
 
+/// A worker that waits for its next turn.
+struct Kept {
+    carrier: Carrier,
+    since: Instant,
+}
+
+/// A running answer.
+struct Carried {
+    stream: Box<dyn ModelStream>,
+    carrier: Option<Carrier>,
+    kept: Arc<Mutex<Option<Kept>>>,
+    is_whole: bool,
+}
+
+impl Carried {
+    async fn take(&mut self) -> Option<ModelEvent> {
+        let event = self.stream.next().await;
+        self.is_whole |= matches!(event, Some(ModelEvent::Done { .. }));
+        event
+    }
+}
+
+impl ModelStream for Carried {
+    fn next(&mut self) -> BoxFuture<'_, Option<ModelEvent>> {
+        Box::pin(self.take())
+    }
+}
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        // A worker that was interrupted or failed is not trusted with more.
+        if let (true, Some(carrier)) = (self.is_whole, self.carrier.take()) {
+            let since = Instant::now();
+            *self.kept.lock().unwrap_or_else(PoisonError::into_inner) =
+                Some(Kept { carrier, since });
+            tokio::spawn(end_idle(Arc::downgrade(&self.kept), since));
+        }
+    }
+}
+
+/// Ends a worker that nobody asked again: it holds a key.
+async fn end_idle(kept: Weak<Mutex<Option<Kept>>>, since: Instant) {
+    tokio::time::sleep(KEPT).await;
+    if let Some(kept) = kept.upgrade() {
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(kept.take_if(|kept| kept.since == since));
+    }
+}
+
 impl ModelProvider for SandboxedModels {
     fn name(&self) -> &str {
-        let first = self.links.first();
-        first.map_or("model", |link| link.settings.provider.as_str())
+        self.access.name()
     }
 
     fn start(
@@ -99,35 +157,55 @@ impl ModelProvider for SandboxedModels {
                 provider: self.name().to_owned(),
                 source,
             };
-            let (sandbox, proxy, worker) = self.worker(&turn).await.map_err(unreachable)?;
-            match worker.start(permit, turn).await {
-                Ok(stream) => Ok(Box::new(Carried {
-                    stream,
-                    _worker: worker,
-                    sandbox: Some(sandbox),
-                    proxy: Some(proxy),
-                }) as Box<dyn ModelStream>),
-                Err(error) => {
-                    let _ = sandbox.clean().await;
-                    Err(error)
+            let carrier = match self.waiting() {
+                Some(carrier) => {
+                    let again = self.access.generate(&carrier.sandbox, &turn);
+                    // Nothing is started: the worker runs by the first one.
+                    drop(again.map_err(unreachable)?);
+                    carrier
                 }
-            }
+                None => self.access.worker(&turn).await.map_err(unreachable)?,
+            };
+            let stream = carrier.worker.start(permit, turn).await?;
+            Ok(Box::new(Carried {
+                stream,
+                carrier: Some(carrier),
+                kept: Arc::clone(&self.kept),
+                is_whole: false,
+            }) as Box<dyn ModelStream>)
         })
+    }
+}
+
+impl SandboxedModels {
+    /// Models that are reached like this.
+    #[must_use]
+    pub fn new(access: ModelAccess) -> Self {
+        Self {
+            access,
+            kept: Arc::default(),
+        }
+    }
+
+    /// The worker of the last turn, if it is of use.
+    fn waiting(&self) -> Option<Carrier> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = kept.take()?;
+        let is_fresh = kept.since.elapsed() < KEPT && !kept.carrier.worker.has_ended();
+        is_fresh.then_some(kept.carrier)
     }
 }
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
-impl SandboxedModels {
-    async fn worker(
-        &self,
-        turn: &Turn,
-    ) -> Result<(SandboxHandle, ProxyHandle, WorkerHandle), Failed> {
-        let context = Context {
-            template: Some(TEMPLATE.to_owned()),
-            tier: Some(Tier::Process),
-            ..Context::default()
-        };
+impl ModelAccess {
+    fn name(&self) -> &str {
+        let first = self.links.first();
+        first.map_or("model", |link| link.settings.provider.as_str())
+    }
+
+    async fn worker(&self, turn: &Turn) -> Result<Carrier, Failed> {
+        let context = context();
         let create = self.permit(&self.desk, "sandbox.create", TEMPLATE, &context)?;
         let spec = SandboxSpec {
             template: TEMPLATE.to_owned(),
@@ -137,12 +215,23 @@ impl SandboxedModels {
         let sandbox = self.launcher.create(create, spec).await?;
         let made = self.in_sandbox(&sandbox, turn, &context).await;
         match made {
-            Ok((proxy, worker)) => Ok((sandbox, proxy, worker)),
+            Ok((proxy, worker)) => Ok(Carrier {
+                worker,
+                sandbox: Arc::new(sandbox),
+                proxy: Some(proxy),
+            }),
             Err(error) => {
                 let _ = sandbox.clean().await;
                 Err(error)
             }
         }
+    }
+
+    /// Asks whether this model may be asked, by a worker in this sandbox.
+    fn generate(&self, sandbox: &SandboxHandle, turn: &Turn) -> Result<Permit, Failed> {
+        let desk = self.desk.inside(sandbox.id());
+        let model = format!("{}/{}", self.name(), turn.model);
+        self.permit(&desk, "model.generate", &model, &context())
     }
 
     async fn in_sandbox(
@@ -154,8 +243,7 @@ impl SandboxedModels {
         let desk = self.desk.inside(sandbox.id());
         let listener = sandbox.listen_for_proxy().await?;
         let proxy = serve(listener, self.proxy_settings(sandbox, &desk, context)?)?;
-        let model = format!("{}/{}", self.name(), turn.model);
-        let run = self.permit(&desk, "model.generate", &model, context)?;
+        let run = self.generate(sandbox, turn)?;
         let own = std::env::current_exe()?.to_string_lossy().into_owned();
         let words = std::iter::once(own).chain(ARGUMENTS.map(str::to_owned));
         let child = sandbox.run(run, Command::new(words)).await?;
@@ -164,7 +252,10 @@ impl SandboxedModels {
         let (output, input) = tokio::io::split(near);
         let address = ([127, 0, 0, 1], PROXY_PORT).into();
         let mut setup = Setup::new(self.links.clone(), ProxySetup::Tcp { address });
-        setup.roots.clone_from(&self.roots);
+        let is_plain = |link: &SetupLink| link.settings.base_url.scheme() == Scheme::Http;
+        if !self.links.iter().all(is_plain) {
+            setup.roots.clone_from(&self.roots);
+        }
         let again = |key: &SecretString| SecretString::from(key.expose().clone());
         let keys = self
             .keys
@@ -219,6 +310,14 @@ impl SandboxedModels {
     }
 }
 
+fn context() -> Context {
+    Context {
+        template: Some(TEMPLATE.to_owned()),
+        tier: Some(Tier::Process),
+        ..Context::default()
+    }
+}
+
 /// Carries bytes between the worker's streams and the kernel until one ends.
 async fn carry(mut child: ChildHandle, far: DuplexStream) {
     let Ok(mut input) = child.take_input() else {
@@ -246,5 +345,9 @@ async fn carry(mut child: ChildHandle, far: DuplexStream) {
             }
         }
     };
-    tokio::join!(inward, outward);
+    // Whichever ends first ends both: the other side has to learn of it.
+    tokio::select! {
+        () = inward => {}
+        () = outward => {}
+    }
 }

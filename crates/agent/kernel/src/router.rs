@@ -276,10 +276,26 @@ impl Router<'_> {
             .workshop
             .open(permit, held, self.hidden, protected)
             .await;
+        self.prepare().await?;
         opened.map_err(|error| {
             let reason = error.to_string();
             Refusal::without_way(tool, RefusedBy::Sandbox { reason }).into()
         })
+    }
+
+    /// Has the next sandboxes made meanwhile, where policy allows it without
+    /// asking anybody.
+    pub(crate) async fn prepare(&self) -> Result<(), RouteError> {
+        let template = &self.workshop.premises().template;
+        let request = self
+            .desk
+            .request("sandbox.create", Some(template), &self.context);
+        for _ in 0..self.workshop.missing().await {
+            if let Answer::Granted(granted) = self.desk.ask(&request)? {
+                self.workshop.prepare_soon(granted.permit);
+            }
+        }
+        Ok(())
     }
 
     /// Permits for everything that a call needs.

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::commit::{Author, Entry};
 use crate::event::{Outcome, SessionEnded, Spent};
-use crate::history::Shortened;
+use crate::history::{Shortened, forget};
 
 /// How many states of the layer can be gone back to.
 pub const MAX_KEPT: usize = 8;
@@ -350,7 +350,12 @@ impl Session {
             Fact::Finished(finished) => self.finished(finished),
             Fact::Workflow(event) => self.went_on(event)?,
             Fact::Landing(landing) => self.landing = Some(landing.clone()),
-            Fact::Shortened(shortened) => self.shortened = shortened.clone(),
+            Fact::Shortened(shortened) => {
+                if let Some(gone) = self.messages.get_mut(..shortened.messages) {
+                    forget(gone);
+                }
+                self.shortened = shortened.clone();
+            }
             Fact::Pinned { text } => self.pins.push(text.clone()),
             Fact::Layer { layer } => {
                 self.layer = *layer;

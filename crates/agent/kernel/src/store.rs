@@ -10,6 +10,7 @@ use fluffy_ledger::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::history::only_reads;
 use crate::session::{Fact, FoldError, Session};
 
 const KIND: &str = "session";
@@ -83,13 +84,21 @@ impl SessionStore {
         Self { ledger }
     }
 
-    /// Stores a fact; it is on disk when this returns.
+    /// Stores a fact; no crash of a process loses it from here on.
+    ///
+    /// Nor does one of the machine, unless it is the result of a read: that is
+    /// on disk with the next fact, and until then a session that goes on reads
+    /// again.
     ///
     /// # Errors
     /// It could not be stored; then it did not happen.
     pub async fn append(&self, session: SessionId, fact: &Fact) -> Result<u64, AppendError> {
-        let draft = draft(session, fact);
-        let appended = self.ledger.append(Batch::from(draft).durable()).await?;
+        let batch = Batch::from(draft(session, fact));
+        let batch = match can_be_repeated(fact) {
+            true => batch,
+            false => batch.durable(),
+        };
+        let appended = self.ledger.append(batch).await?;
         Ok(appended.last_seq)
     }
 
@@ -206,6 +215,11 @@ impl SessionStore {
             }
         }
     }
+}
+
+/// Whether doing it again finds out the same and changes nothing.
+fn can_be_repeated(fact: &Fact) -> bool {
+    matches!(fact, Fact::Finished(finished) if only_reads(&finished.tool))
 }
 
 fn draft(session: SessionId, fact: &Fact) -> Draft {

@@ -1,7 +1,8 @@
 //! The sandboxes of one project's sessions: every command runs over a layer.
 //!
-//! One sandbox serves one call and is gone. A layer is mounted by one sandbox
-//! at a time, so calls over it take turns here. Decides nothing: every step
+//! One sandbox serves one call and is gone; the next is made while the model
+//! thinks. A layer is mounted by one sandbox at a time, so calls over it take
+//! turns here. Decides nothing: every step
 //! takes the permit of a decision that was made elsewhere.
 
 use std::collections::BTreeMap;
@@ -20,9 +21,6 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::hidden::Hidden;
 
-/// How many sandboxes wait.
-const WAITING: usize = 1;
-
 /// What every sandbox of a project's sessions is made from.
 #[derive(Debug, Clone)]
 pub struct Premises {
@@ -35,6 +33,9 @@ pub struct Premises {
     /// Whether the project is mounted; without, commands start in the layer's
     /// own copy.
     pub mounts: Mounts,
+    /// How many sandboxes are made ahead; none where an engine cannot mount
+    /// the layer later.
+    pub ahead: usize,
     /// What is set inside.
     pub environment: BTreeMap<String, String>,
 }
@@ -83,7 +84,7 @@ impl Workshop {
     pub fn new(launcher: LauncherHandle, premises: Premises) -> Self {
         let settings = PoolSettings {
             spec: base(&premises),
-            size: WAITING,
+            size: premises.ahead,
         };
         Self {
             pool: Pool::new(launcher.clone(), settings),
@@ -135,6 +136,21 @@ impl Workshop {
     /// It cannot be made.
     pub async fn prepare(&self, permit: Permit) -> Result<(), SandboxError> {
         self.pool.fill(permit).await
+    }
+
+    /// How many more could wait.
+    pub async fn missing(&self) -> usize {
+        let waiting = self.pool.waiting().await;
+        self.premises.ahead.saturating_sub(waiting)
+    }
+
+    /// As [`Workshop::prepare`], while the caller goes on. What cannot be made
+    /// ahead is made, or refused, when it is needed.
+    pub fn prepare_soon(&self, permit: Permit) {
+        let pool = self.pool.clone();
+        tokio::spawn(async move {
+            let _ = pool.fill(permit).await;
+        });
     }
 
     /// A sandbox over the layer, in which hidden paths cannot be opened and
@@ -206,6 +222,12 @@ impl Booth {
         };
         let ((), finished) = tokio::join!(feed, child.finish());
         finished
+    }
+
+    /// Ends everything in it while the caller goes on, who knows that nothing
+    /// runs in it any more. The next over a layer waits for that.
+    pub fn close_soon(self) {
+        tokio::spawn(self.close());
     }
 
     /// Ends everything in it.

@@ -162,6 +162,11 @@ impl Bed {
 
     /// The process that is the kernel of this project, if there is one.
     pub(super) fn kernel(&self) -> Result<Option<u32>> {
+        self.worker(&["kernel"])
+    }
+
+    /// A process of this project that does one of these.
+    fn worker(&self, roles: &[&str]) -> Result<Option<u32>> {
         let project = self.context.project().canonicalize()?;
         let project = project.to_string_lossy().into_owned();
         for entry in std::fs::read_dir("/proc")? {
@@ -172,7 +177,10 @@ impl Bed {
             let line = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
             let line = String::from_utf8_lossy(&line).into_owned();
             let words: Vec<&str> = line.split('\0').collect();
-            if matches!(words.as_slice(), [_, "worker", "kernel", of, ..] if *of == project) {
+            if let [_, "worker", role, of @ ..] = words.as_slice()
+                && roles.contains(role)
+                && of.contains(&project.as_str())
+            {
                 return Ok(Some(id));
             }
         }
@@ -182,7 +190,7 @@ impl Bed {
     /// Waits until the kernel has ended by itself.
     pub(super) fn rest(&self) -> Result<()> {
         wait_for("the kernel ends by itself", PATIENCE, || {
-            matches!(self.kernel(), Ok(None)).then_some(())
+            matches!(self.worker(&["bootstrap", "kernel"]), Ok(None)).then_some(())
         })
     }
 

@@ -16,8 +16,8 @@ use crate::figure::{Bar, Figure, Samples, Show};
 const PATIENCE: Duration = Duration::from_secs(60);
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// Resident memory while the model thinks: the command, the kernel and its
-/// launcher; and with the model's worker.
+/// Resident memory while the model thinks: the command, the bootstrap, the
+/// kernel, its launcher and its egress; and with every sandbox.
 pub(super) fn memory() -> Result<Vec<Figure>> {
     let bed = Bed::new(&[])?;
     let read = Reply::call("fs.read", json!({"path": "src/code.txt"}));
@@ -28,12 +28,15 @@ pub(super) fn memory() -> Result<Vec<Figure>> {
     });
     let measured = waited.and_then(|()| {
         let kernel = bed.kernel()?.context("there is no kernel")?;
-        let all = family(kernel)?;
-        let own = resident(command.id())? + resident(kernel)?;
-        let direct = all.iter().filter(|(_, parent)| **parent == kernel);
-        let launchers: f64 = direct.map(|(id, _)| resident(*id)).sum::<Result<_>>()?;
-        let rest: f64 = all.keys().map(|id| resident(*id)).sum::<Result<_>>()?;
-        Ok((own + launchers, own + rest))
+        let bootstrap: u32 = status(kernel, "PPid:")?.parse()?;
+        let all = family(bootstrap)?;
+        // What the launcher started is the sandboxes.
+        let is_own = |parent: &u32| [bootstrap, kernel].contains(parent);
+        let own = all.iter().filter(|(_, parent)| is_own(parent));
+        let own: f64 = own.map(|(id, _)| resident(*id)).sum::<Result<_>>()?;
+        let every: f64 = all.keys().map(|id| resident(*id)).sum::<Result<_>>()?;
+        let outer = resident(command.id())? + resident(bootstrap)?;
+        Ok((outer + own, outer + every))
     });
     // The session is over for us whatever was measured.
     command.kill()?;
@@ -47,7 +50,7 @@ pub(super) fn memory() -> Result<Vec<Figure>> {
     };
     Ok(vec![
         figure(
-            "resident while the model thinks: command, kernel, launcher",
+            "resident while the model thinks: command, kernel and its helpers",
             idle,
             Bar::BytesUnder(150.0 * MIB),
         ),

@@ -9,6 +9,7 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use fluffy_base::ByteSize;
 use fluffy_contract::isolation::{Command as Inside, Exit, Tier};
+use fluffy_kernel::hidden::find_hidden;
 use fluffy_kernel::workshop::{Mounts, Premises, Workshop};
 use fluffy_layer::{LayerKind, LayerStore};
 use fluffy_ledger::{Actor, Ledger, LedgerOptions};
@@ -45,6 +46,7 @@ async fn measure() -> Result<Vec<Figure>> {
             template: TEMPLATE.to_owned(),
             tier: Tier::Process,
             mounts: Mounts::Yes,
+            ahead: 1,
             environment: std::collections::BTreeMap::new(),
         },
     );
@@ -55,13 +57,14 @@ async fn measure() -> Result<Vec<Figure>> {
         let begun = Instant::now();
         let held = layers.create(create, &project, LayerKind::Overlay)?;
         layer.push(begun.elapsed().as_secs_f64());
+        let hidden = find_hidden(&held, Mounts::Yes, &|_| true)?;
         for is_warm in [false, true] {
             if is_warm {
                 workshop.prepare(new_sandbox()).await?;
             }
             let permits = (new_sandbox(), permit("shell.exec", None));
             let begun = Instant::now();
-            let booth = workshop.open(permits.0, &held, Vec::new()).await?;
+            let booth = workshop.open(permits.0, &held, &hidden, Vec::new()).await?;
             let made = begun.elapsed().as_secs_f64();
             if is_warm { &mut *warm } else { &mut *cold }.push(made);
             let begun = Instant::now();

@@ -228,8 +228,9 @@ impl Agent {
 
     async fn compact(&mut self) -> Result<Reply, DriveError> {
         let (messages, before) = (&self.session.messages, &self.session.shortened);
+        self.sizes.grow(messages, &tokens);
         // With no room at all, only the newest exchange is left whole.
-        let Some(shortened) = shorten(messages, before, 0, &tokens) else {
+        let Some(shortened) = shorten(messages, &self.sizes, before, 0, &tokens) else {
             return Ok(refused("there is nothing to shorten yet".to_owned()));
         };
         let text = format!("a summary stands for {} messages now", shortened.messages);

@@ -69,7 +69,8 @@ impl Router<'_> {
             Ok(permit) => self.in_booth(&booth, permit, &request).await,
             Err(refused) => Err(refused),
         };
-        booth.close().await;
+        // Our own program ran in it and has ended.
+        booth.close_soon();
         done
     }
 

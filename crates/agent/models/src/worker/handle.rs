@@ -117,6 +117,12 @@ impl WorkerHandle {
         })
     }
 
+    /// Whether it can answer no more.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.out.is_closed() || self.tasks.iter().any(JoinHandle::is_finished)
+    }
+
     fn begin(&self, turn: Turn) -> Result<WorkerStream, StartTurnError> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let message = ToWorker::Turn {
@@ -136,8 +142,7 @@ impl WorkerHandle {
             turns: Arc::clone(&self.turns),
             has_ended: false,
         };
-        let is_gone =
-            self.out.send(frame).is_err() || self.tasks.iter().any(JoinHandle::is_finished);
+        let is_gone = self.out.send(frame).is_err() || self.has_ended();
         match is_gone {
             true => Err(StartTurnError::Unreachable {
                 provider: self.provider.clone(),

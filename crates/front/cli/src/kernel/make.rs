@@ -20,7 +20,7 @@ use fluffy_kernel::api::{ProviderEnvironment, Resume, Start};
 use fluffy_kernel::commit::Author;
 use fluffy_kernel::host::{Chosen, Make, Ways};
 use fluffy_kernel::instructions::{self, Instructions, Skill};
-use fluffy_kernel::provider::SandboxedModels;
+use fluffy_kernel::provider::{ModelAccess, SandboxedModels};
 use fluffy_kernel::session::{Fact, Session as Recorded, Started};
 use fluffy_kernel::store::SessionStore;
 use fluffy_kernel::workshop::{Mounts, Premises, Workshop};
@@ -81,6 +81,9 @@ const CEILING: &[&str] = &[
 
 /// Tokens of conversation, where the model's own limit is not known.
 const WINDOW: u64 = 120_000;
+
+/// Sandboxes that wait: a test run takes two, one after the other.
+const AHEAD: usize = 2;
 
 /// Makes sessions of one project.
 pub(super) struct Maker {
@@ -145,6 +148,10 @@ impl Maker {
             mounts: match machine.engine {
                 Engine::Reduced => Mounts::No,
                 Engine::Native | Engine::Bwrap | Engine::Container => Mounts::Yes,
+            },
+            ahead: match machine.engine {
+                Engine::Native => AHEAD,
+                Engine::Bwrap | Engine::Reduced | Engine::Container => 0,
             },
             environment: machine.environment.clone(),
         };
@@ -433,7 +440,7 @@ impl Maker {
                 model: selected.model,
             });
         }
-        let models = SandboxedModels {
+        let models = SandboxedModels::new(ModelAccess {
             launcher: self.launcher.clone(),
             desk: desk.clone(),
             ledger: self.ledger.clone(),
@@ -441,7 +448,7 @@ impl Maker {
             keys,
             roots: self.roots.clone(),
             network: Arc::clone(&self.network) as Arc<dyn Network>,
-        };
+        });
         Ok((Arc::new(models), address))
     }
 

@@ -7,6 +7,7 @@
 mod hostile;
 mod killed;
 mod languages;
+mod long;
 mod processes;
 mod rehearsed;
 mod replayed;

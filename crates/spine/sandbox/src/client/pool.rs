@@ -28,6 +28,8 @@ pub struct Pool {
     launcher: LauncherHandle,
     settings: PoolSettings,
     waiting: Arc<Mutex<VecDeque<SandboxHandle>>>,
+    /// Whoever fills: two at once would make one too many.
+    filling: Arc<Mutex<()>>,
 }
 
 impl Pool {
@@ -40,6 +42,7 @@ impl Pool {
             launcher,
             settings,
             waiting: Arc::default(),
+            filling: Arc::default(),
         }
     }
 
@@ -54,6 +57,7 @@ impl Pool {
     /// # Errors
     /// As [`LauncherHandle::create`].
     pub async fn fill(&self, permit: Permit) -> Result<(), SandboxError> {
+        let _filling = self.filling.lock().await;
         if self.waiting().await >= self.settings.size {
             return Ok(());
         }

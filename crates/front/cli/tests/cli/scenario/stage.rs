@@ -64,13 +64,18 @@ pub(crate) struct Call {
 impl Stage {
     /// A repository with these files, and a model that speaks this format.
     pub(crate) fn new(format: Format, files: &[(&str, &str)]) -> Self {
+        Self::with(Options::default(), format, files)
+    }
+
+    /// The same with another server.
+    pub(crate) fn with(options: Options, format: Format, files: &[(&str, &str)]) -> Self {
         let mut site = Site::empty();
         let play = Arc::new(Mutex::new(Play {
             then: Reply::text("I have nothing more to say."),
             ..Play::default()
         }));
         let mind = Arc::clone(&play);
-        let server = ModelServer::start(Options::default(), move |conversation| {
+        let server = ModelServer::start(options, move |conversation| {
             let mut play = mind.lock().unwrap();
             let results = conversation.last_results();
             let told: Vec<&str> = results.iter().map(|one| one.content.as_str()).collect();
