@@ -318,7 +318,8 @@ fn context() -> Context {
     }
 }
 
-/// Carries bytes between the worker's streams and the kernel until one ends.
+/// Carries bytes between the worker's streams and the kernel until the worker
+/// says nothing more; the end of its input is what makes it end.
 async fn carry(mut child: ChildHandle, far: DuplexStream) {
     let Ok(mut input) = child.take_input() else {
         return;
@@ -334,6 +335,8 @@ async fn carry(mut child: ChildHandle, far: DuplexStream) {
                 break;
             }
         }
+        drop(input);
+        std::future::pending::<()>().await;
     };
     let outward = async move {
         while let Ok(Some(output)) = child.output().await {
@@ -345,7 +348,8 @@ async fn carry(mut child: ChildHandle, far: DuplexStream) {
             }
         }
     };
-    // Whichever ends first ends both: the other side has to learn of it.
+    // A worker that was killed reads no more, and nobody else would end the
+    // half that waits for the kernel's words: both go together.
     tokio::select! {
         () = inward => {}
         () = outward => {}

@@ -53,7 +53,8 @@ pub struct WorkerHandle {
     tasks: [JoinHandle<()>; 2],
 }
 
-type Turns = Arc<Mutex<BTreeMap<u64, mpsc::Sender<ModelEvent>>>>;
+/// Who hears of which turn; nothing once the worker says nothing more.
+type Turns = Arc<Mutex<Option<BTreeMap<u64, mpsc::Sender<ModelEvent>>>>>;
 
 impl WorkerHandle {
     /// Tells a worker what to do, keys first, and waits until it is ready.
@@ -101,7 +102,7 @@ impl WorkerHandle {
             Ok(Some(_) | None) => return Err(StartWorkerError::NotReady(None)),
             Err(error) => return Err(StartWorkerError::NotReady(Some(error))),
         }
-        let turns = Turns::default();
+        let turns: Turns = Arc::new(Mutex::new(Some(BTreeMap::new())));
         let (out, frames_out) = mpsc::unbounded_channel();
         let tasks = [
             tokio::spawn(write(input, frames_out)),
@@ -134,7 +135,14 @@ impl WorkerHandle {
             source: Box::new(source),
         })?;
         let (sender, events) = mpsc::channel(QUEUE);
-        lock(&self.turns).insert(id, sender);
+        // Whoever came after the end would wait for ever.
+        let is_over = match lock(&self.turns).as_mut() {
+            Some(turns) => {
+                turns.insert(id, sender);
+                false
+            }
+            None => true,
+        };
         let stream = WorkerStream {
             id,
             events,
@@ -142,8 +150,8 @@ impl WorkerHandle {
             turns: Arc::clone(&self.turns),
             has_ended: false,
         };
-        let is_gone = self.out.send(frame).is_err() || self.has_ended();
-        match is_gone {
+        let is_gone = self.out.send(frame).is_err();
+        match is_gone || is_over {
             true => Err(StartTurnError::Unreachable {
                 provider: self.provider.clone(),
                 source: "the model worker has ended".into(),
@@ -218,7 +226,9 @@ impl ModelStream for WorkerStream {
 
 impl Drop for WorkerStream {
     fn drop(&mut self) {
-        let was_open = lock(&self.turns).remove(&self.id).is_some();
+        let was_open = lock(&self.turns)
+            .as_mut()
+            .is_some_and(|turns| turns.remove(&self.id).is_some());
         if was_open && let Ok(frame) = wire::encode(&ToWorker::Cancel { id: self.id }) {
             let _ = self.out.send(frame);
         }
@@ -237,19 +247,21 @@ async fn receive<R: AsyncRead + Unpin>(mut frames: Reader<R>, turns: Turns) {
     while let Ok(Some(message)) = frames.next().await {
         match message {
             FromWorker::Event { id, event } => {
-                let sender = lock(&turns).get(&id).cloned();
+                let sender = lock(&turns).as_ref().and_then(|all| all.get(&id).cloned());
                 if let Some(sender) = sender {
                     let _ = sender.send(event).await;
                 }
             }
             FromWorker::End { id } => {
-                lock(&turns).remove(&id);
+                if let Some(all) = lock(&turns).as_mut() {
+                    all.remove(&id);
+                }
             }
             FromWorker::Ready { .. } => {}
         }
     }
     // Every open turn learns that nothing more comes.
-    lock(&turns).clear();
+    *lock(&turns) = None;
 }
 
 fn key_block(keys: &[Option<SecretString>]) -> Result<Zeroizing<Vec<u8>>, StartWorkerError> {

@@ -11,9 +11,7 @@ use std::time::Duration;
 
 use fluffy_base::id::{ApprovalId, SessionId};
 use fluffy_kernel::api::{Resume, Start};
-use fluffy_kernel::event::{
-    AgentEvent, PersonAnswer, SessionEnded, SessionResult, SessionStarted,
-};
+use fluffy_kernel::event::{AgentEvent, PersonAnswer, SessionEnded, SessionResult, SessionStarted};
 use fluffy_policy::word::Tier;
 use fluffy_report::{ExitCode, PrintError, Report, Tone};
 

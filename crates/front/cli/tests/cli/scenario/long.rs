@@ -10,8 +10,8 @@ use fluffy_test_kit::{campaign, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use super::killed::{parent, processes};
 use super::languages::JAVASCRIPT;
+use super::processes::{parent, processes};
 use super::stage::Stage;
 use crate::agent::socket;
 

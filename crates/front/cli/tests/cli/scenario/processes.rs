@@ -7,7 +7,6 @@ use fluffy_model_server::Format;
 use fluffy_test_kit::wait_for;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::killed::{parent, processes};
 use super::languages::JAVASCRIPT;
 use super::script;
 use super::stage::{PATIENCE, Stage};
@@ -86,4 +85,20 @@ fn the_kernel_is_watched_walled_in_and_knows_no_key() {
     stdout.read_to_string(&mut rest).unwrap();
     assert_eq!(run.wait().unwrap().code(), Some(0), "{first}{rest}");
     stage.ends();
+}
+
+pub(super) fn processes() -> impl Iterator<Item = (Pid, String)> {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    all.filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok();
+        let pid = pid.and_then(Pid::from_raw)?;
+        let line = std::fs::read_to_string(entry.path().join("cmdline")).ok()?;
+        Some((pid, line))
+    })
+}
+
+pub(super) fn parent(pid: Pid) -> Option<i32> {
+    let text = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    let (_, fields) = text.rsplit_once(") ")?;
+    fields.split(' ').nth(1)?.parse().ok()
 }

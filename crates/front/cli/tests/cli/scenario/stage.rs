@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use fluffy_model_server::{Format, ModelServer, Options, Received, Reply};
+use fluffy_model_server::{Conversation, Format, ModelServer, Options, Received, Reply};
 use fluffy_test_kit::{Finished, wait_for};
 use serde_json::Value;
 
@@ -31,6 +31,9 @@ struct Play {
     by_turn: Option<Vec<Reply>>,
     /// It says what it is given, when it is given it.
     given: Option<mpsc::Receiver<Reply>>,
+    /// What it says depends on where the workflow stands, as with a model that
+    /// tries again what did not work.
+    by_state: Option<fn(&str) -> Reply>,
 }
 
 /// A project with a model.
@@ -83,6 +86,9 @@ impl Stage {
             let then = play.then.clone();
             if let Some(given) = &play.given {
                 return given.recv_timeout(PATIENCE).unwrap_or(then);
+            }
+            if let Some(say) = play.by_state {
+                return say(state(conversation));
             }
             if let Some(replies) = &play.by_turn {
                 return replies.get(conversation.turns()).cloned().unwrap_or(then);
@@ -160,6 +166,16 @@ impl Stage {
     /// The words of a run with a model that says what fits the conversation.
     pub(crate) fn prepare(&self, replies: Vec<Reply>) -> Vec<String> {
         self.play.lock().unwrap().by_turn = Some(replies);
+        self.words()
+    }
+
+    /// The words of a run with a model that says what fits the workflow.
+    pub(crate) fn prepare_by_state(&self, say: fn(&str) -> Reply) -> Vec<String> {
+        self.play.lock().unwrap().by_state = Some(say);
+        self.words()
+    }
+
+    fn words(&self) -> Vec<String> {
         let words = [
             "run",
             "--json",
@@ -340,6 +356,12 @@ impl Played {
         };
         assert_eq!(said.iter().find(says), None);
     }
+}
+
+/// Where the workflow stands, by what the model is told of it.
+fn state(conversation: &Conversation) -> &str {
+    let (_, after) = conversation.system.split_once(", state ").unwrap();
+    after.split_once(':').unwrap().0
 }
 
 /// Tells the program where the model is; its name.
