@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use fluffy_base::id::{LayerId, SessionId};
 use fluffy_base::{Clock, SystemClock};
@@ -25,7 +26,7 @@ use fluffy_kernel::session::{Fact, Session as Recorded, Started};
 use fluffy_kernel::store::SessionStore;
 use fluffy_kernel::workshop::{Mounts, Premises, Workshop};
 use fluffy_layer::{
-    FindLayerError, HeldLayer, HoldLayerError, LayerKind, LayerStore, TreePath, View,
+    FindLayerError, HeldLayer, HoldLayerError, Layer, LayerKind, LayerStore, TreePath, View,
 };
 use fluffy_ledger::Ledger;
 use fluffy_models::price::Prices;
@@ -49,6 +50,11 @@ use crate::command::sandbox::ground::Ground as Machine;
 use crate::command::{layer, ledger, person, policy, recordings};
 use crate::failure::{self, Failure};
 use crate::session::{Here, Session};
+
+/// How long a kernel that is ending may still have a session's layer.
+const ENDING: Duration = Duration::from_secs(20);
+/// Between two tries to have it.
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// What a session of the agent can at most be permitted.
 const CEILING: &[&str] = &[
@@ -280,7 +286,7 @@ impl Maker {
         let store = SessionStore::new(self.ledger.clone());
         let mut session = store.load(id).map_err(|error| not_there(&error))?;
         let desk = self.desk(session.id)?;
-        let held = match self.hold(session.layer)? {
+        let held = match self.hold_when_free(session.layer).await? {
             Some(held) => held,
             // It was merged; what is left to do needs a layer all the same.
             None => {
@@ -328,6 +334,20 @@ impl Maker {
                 let why = fluffy_kernel::agent::explain(&error);
                 Err(Refused::new(ErrorCode::Conflict, why))
             }
+        }
+    }
+
+    /// The same once it is free: the kernel that had it may still be ending,
+    /// after its launcher or itself was killed.
+    async fn hold_when_free(&self, layer: LayerId) -> Result<Option<HeldLayer>, Refused> {
+        let begun = Instant::now();
+        loop {
+            let found = self.layers.find(&layer.to_string());
+            let is_busy = |layer: Layer| matches!(layer.hold(), Err(HoldLayerError::Busy { .. }));
+            if begun.elapsed() >= ENDING || !found.is_ok_and(is_busy) {
+                return self.hold(layer);
+            }
+            tokio::time::sleep(AGAIN).await;
         }
     }
 

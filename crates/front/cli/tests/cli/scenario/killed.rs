@@ -71,6 +71,7 @@ impl Rounds {
     fn play(mut self, rounds: u64) {
         for round in 0..rounds {
             self.round(round);
+            eprintln!("{:?}: round {round} is over", self.victim);
         }
         eprintln!("{:?}: {} of {rounds} were killed", self.victim, self.killed);
         assert!(self.killed > 0, "nobody was ever killed");

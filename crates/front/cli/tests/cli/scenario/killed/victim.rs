@@ -45,6 +45,9 @@ impl Victim {
     pub(super) fn choose(self, family: &[Process], client: Pid, choice: u64) -> Option<Pid> {
         let of = |role: Role| family.iter().filter(move |one| one.role == role);
         let is_model = |one: &&Process| one.line.contains("worker\0model");
+        // Cloned from the launcher, and not yet what it will be.
+        let is_new = |one: &&Process| one.line.contains("worker\0launcher");
+        let is_tool = |one: &&Process| !is_model(one) && !is_new(one);
         let fitting: Vec<&Process> = match self {
             Self::Client => return Some(client),
             Self::Kernel => {
@@ -52,7 +55,7 @@ impl Victim {
                 ours.into_iter().flat_map(of).collect()
             }
             Self::Model => of(Role::Command).filter(is_model).collect(),
-            Self::Tool => of(Role::Command).filter(|one| !is_model(one)).collect(),
+            Self::Tool => of(Role::Command).filter(is_tool).collect(),
         };
         let count = u64::try_from(fitting.len()).unwrap();
         let at = usize::try_from(choice.checked_rem(count)?).unwrap();
