@@ -18,7 +18,8 @@ use crate::session::{Answered, CallFinished, Fact};
 /// The word for a session that has not ended.
 const OPEN: &str = "open";
 
-/// The recording of these facts; nothing if they are no session.
+/// The recording of these facts, up to the end of the first task; nothing if
+/// they are no session.
 #[must_use]
 pub fn recording(facts: &[Fact]) -> Option<Recording> {
     let Some(Fact::Started(started)) = facts.first() else {
@@ -41,6 +42,8 @@ pub fn recording(facts: &[Fact]) -> Option<Recording> {
                 results.insert(&finished.call, seen_result(finished));
             }
             Fact::Ended(end) => ended = Some(end),
+            // Another task, which no replay could give.
+            Fact::Said { .. } if ended.is_some() => break,
             Fact::Started(_)
             | Fact::Said { .. }
             | Fact::Workflow(_)
@@ -139,5 +142,121 @@ fn seen_result(finished: &CallFinished) -> SeenResult {
             Outcome::Done => ToolOutcome::Done,
             Outcome::Failed | Outcome::Refused => ToolOutcome::Failed,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fluffy_base::id::LayerId;
+    use fluffy_base::{Digest, Timestamp};
+    use fluffy_contract::model::{StopReason, ToolCall, Usage};
+    use fluffy_policy::word::Mode;
+    use serde_json::json;
+
+    use super::*;
+    use crate::commit::Author;
+    use crate::event::Evidence;
+    use crate::session::Started;
+
+    fn started() -> Fact {
+        Fact::Started(Started {
+            task: "the task".to_owned(),
+            mode: Mode::Strict,
+            model: "p/m".to_owned(),
+            layer: LayerId::generate(),
+            moment: Timestamp::from_micros(1),
+            author: Author {
+                name: "Ann".to_owned(),
+                email: "ann@example.com".to_owned(),
+            },
+            budget: BTreeMap::new(),
+            forked_from: None,
+            forked_at: None,
+            record: None,
+        })
+    }
+
+    fn answered(calls: &[&str]) -> Fact {
+        let call = |id: &&str| {
+            Part::ToolCall(ToolCall {
+                id: (*id).to_owned(),
+                name: "fs.read".to_owned(),
+                arguments: json!({}),
+                opaque: None,
+            })
+        };
+        Fact::Answered(Answered {
+            parts: calls.iter().map(call).collect(),
+            model: "p/m".to_owned(),
+            usage: Usage::default(),
+            cost_micros: None,
+            stop: StopReason::ToolCalls,
+        })
+    }
+
+    fn finished(call: &str) -> Fact {
+        Fact::Finished(CallFinished {
+            call: call.to_owned(),
+            tool: "fs.read".to_owned(),
+            outcome: Outcome::Refused,
+            content: format!("of {call}"),
+            original: Digest::of(b""),
+            took_ms: 1,
+        })
+    }
+
+    fn ended(result: SessionResult) -> Fact {
+        Fact::Ended(SessionEnded {
+            result,
+            exit: 0,
+            why: String::new(),
+            evidence: Evidence::default(),
+        })
+    }
+
+    fn said() -> Fact {
+        Fact::Said {
+            text: "go on".to_owned(),
+        }
+    }
+
+    #[test]
+    fn results_stand_in_the_order_of_their_calls() {
+        let facts = [
+            started(),
+            answered(&["a", "b"]),
+            finished("b"),
+            finished("a"),
+            said(),
+            answered(&[]),
+        ];
+        let recording = recording(&facts).unwrap();
+        let seen = &recording.turns[1].results;
+        let calls: Vec<&str> = seen.iter().map(|result| result.call.as_str()).collect();
+        assert_eq!(calls, ["a", "b"]);
+        assert_eq!(seen[0].outcome, ToolOutcome::Failed);
+        assert_eq!(recording.end.ended, OPEN);
+        assert!(was_stopped(&recording.end));
+    }
+
+    #[test]
+    fn a_session_that_was_resumed_is_whole_and_another_task_is_left_out() {
+        let facts = [
+            started(),
+            answered(&[]),
+            ended(SessionResult::Failed),
+            answered(&[]),
+            ended(SessionResult::Verified),
+            said(),
+            answered(&[]),
+            ended(SessionResult::Unverified),
+        ];
+        let whole = recording(&facts).unwrap();
+        assert_eq!(
+            (whole.turns.len(), whole.end.ended.as_str()),
+            (2, "verified")
+        );
+        assert!(!was_stopped(&whole.end));
+        assert_eq!(recording(&facts[1..]), None);
     }
 }
