@@ -75,6 +75,8 @@ pub struct Agent {
     evidence: Evidence,
     reviewed: AtomicUsize,
     unanswered: AtomicBool,
+    /// Why a commit could not be made, until the session ends for it.
+    stuck: Option<String>,
     /// When it began to work.
     began: Option<Instant>,
     told_not_kept: bool,
@@ -218,6 +220,7 @@ impl Agent {
             evidence: Evidence::default(),
             reviewed: AtomicUsize::new(0),
             unanswered: AtomicBool::new(false),
+            stuck: None,
             began: None,
             told_not_kept: false,
             status: watch::Sender::new(nothing),
@@ -338,6 +341,10 @@ impl Agent {
 
     /// One step: the open calls, or a turn of the model.
     async fn next(&mut self, errands: &mut mpsc::Receiver<Errand>) -> Result<Next, DriveError> {
+        if let Some(why) = self.stuck.take() {
+            let why = format!("{why}; resume the session to try again");
+            return Ok(Next::End(SessionResult::Failed, why));
+        }
         if self.unanswered.load(Ordering::Relaxed) {
             let why = "policy wants a person to answer, and nobody is there".to_owned();
             return Ok(Next::End(SessionResult::Waiting, why));

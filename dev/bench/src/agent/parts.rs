@@ -57,7 +57,7 @@ async fn measure() -> Result<Vec<Figure>> {
         let begun = Instant::now();
         let held = layers.create(create, &project, LayerKind::Overlay)?;
         layer.push(begun.elapsed().as_secs_f64());
-        let hidden = find_hidden(&held, Mounts::Yes, &|_| true)?;
+        let hidden = find_hidden(&held, workshop.premises(), &|_| true)?;
         for is_warm in [false, true] {
             if is_warm {
                 workshop.prepare(new_sandbox()).await?;

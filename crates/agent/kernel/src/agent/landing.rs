@@ -18,7 +18,6 @@ use serde_json::{Value, json};
 
 use super::{Agent, DriveError};
 use crate::commit::{CommitError, Committed, Committer, Entry, Order};
-use crate::event::AgentEvent;
 use crate::merge::{Verdict, judge, whole};
 use crate::person::{Question, Said};
 use crate::session::{Fact, Landing};
@@ -236,7 +235,11 @@ impl Agent {
             desk: &self.ground.desk,
             context: self.context(),
         };
-        let committed = committer.commit(&order).await;
+        let mut committed = committer.commit(&order).await;
+        if matches!(&committed, Err(error) if !matches!(error, CommitError::NotRecorded(_))) {
+            // Asked twice it commits once, and what was killed may work now.
+            committed = committer.commit(&order).await;
+        }
         let (name, text) = match committed {
             Ok(Committed::As(name)) => {
                 let text = format!("Merged and committed as {name}.");
@@ -254,9 +257,10 @@ impl Agent {
                 return Err(DriveError::Route(error.into()));
             }
             Err(error) => {
-                let text = format!("Merged, but not committed: {}", super::steps::chain(&error));
-                self.publish(AgentEvent::Note { text: text.clone() });
-                ("none".to_owned(), text)
+                // It stays where it is, so that going on commits it.
+                let text = format!("merged, but not committed: {}", super::steps::chain(&error));
+                self.stuck = Some(text.clone());
+                return Ok(text);
             }
         };
         if name != "none" {

@@ -47,16 +47,7 @@ impl Victim {
         let is_model = |one: &&Process| one.line.contains("worker\0model");
         // Cloned from the launcher, and not yet what it will be.
         let is_new = |one: &&Process| one.line.contains("worker\0launcher");
-        // The kernel's own commit is no tool: when it fails the merge stands,
-        // and the session says that nothing was committed.
-        let is_git = |one: &&Process| {
-            let program = one.line.split('\0').next().unwrap_or_default();
-            program
-                .rsplit('/')
-                .next()
-                .is_some_and(|name| name.starts_with("git"))
-        };
-        let is_tool = |one: &&Process| !is_model(one) && !is_new(one) && !is_git(one);
+        let is_tool = |one: &&Process| !is_model(one) && !is_new(one);
         let fitting: Vec<&Process> = match self {
             Self::Client => return Some(client),
             Self::Kernel => {
