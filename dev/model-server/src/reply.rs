@@ -189,6 +189,7 @@ impl Reply {
     #[must_use]
     pub fn and_call(self, name: &str, arguments: Value) -> Self {
         let name = name.to_owned();
+        let arguments = sorted(arguments);
         self.with(Piece::Call { name, arguments })
     }
 
@@ -218,5 +219,19 @@ impl Reply {
     #[must_use]
     pub fn has(&self, quirk: Quirk) -> bool {
         self.quirks.contains(&quirk)
+    }
+}
+
+/// The same with the keys of all objects in order: what a build of other crates
+/// makes of their order must not be seen in ids that are made from it.
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Object(object) => {
+            let fields = object.into_iter().map(|(key, value)| (key, sorted(value)));
+            let fields: std::collections::BTreeMap<String, Value> = fields.collect();
+            fields.into_iter().collect()
+        }
+        Value::Array(items) => items.into_iter().map(sorted).collect(),
+        plain => plain,
     }
 }

@@ -25,6 +25,7 @@ use fluffy_models::price::Prices;
 use fluffy_policy::Context;
 use fluffy_policy::word::{Mode, State};
 use fluffy_secret::Redactor;
+use fluffy_tasks::{Kind, Priority};
 use fluffy_tools::budget::{Budget, BudgetExhausted, Charge};
 use fluffy_tools::registry::Registry;
 use fluffy_tools::sanitise::{LIMIT, Sanitiser};
@@ -37,6 +38,7 @@ use crate::api::Status;
 use crate::ask::{AskError, ask};
 use crate::commit::Author;
 use crate::course::Course;
+use crate::debts::Debts;
 use crate::event::{AgentEvent, Evidence, SessionEnded, SessionResult};
 use crate::hidden::{FindHiddenError, Hidden, find_hidden};
 use crate::history::{ANSWER_TOKENS, Sizes, shorten, visible};
@@ -47,6 +49,7 @@ use crate::person::Person;
 use crate::prompt::{Prompt, render};
 use crate::router::{RouteError, Router};
 use crate::session::{Answered, Fact, FoldError, Session};
+use crate::slots::{Slots, Work};
 use crate::stop::Stop;
 use crate::store::SessionStore;
 use crate::workshop::Workshop;
@@ -97,6 +100,8 @@ pub struct Ground {
     pub desk: Desk,
     /// In whose name a person's own yes counts outside of all sandboxes.
     pub people: Desk,
+    /// Whose turn it is, among all sessions.
+    pub slots: Slots,
     /// Sandboxes over the project.
     pub workshop: Arc<Workshop>,
     /// Where layers are.
@@ -162,6 +167,9 @@ pub enum DriveError {
     /// What policy keeps unread cannot be kept from commands.
     #[error(transparent)]
     Hidden(#[from] FindHiddenError),
+    /// What the project owes is not known.
+    #[error(transparent)]
+    Debt(#[from] crate::debts::LoadDebtError),
     /// What the project says about its tests is unusable.
     #[error(transparent)]
     Tests(#[from] fluffy_workflow::project::detect::DetectError),
@@ -196,6 +204,8 @@ impl Agent {
             let request = ground.desk.request("fs.read", Some(resource), &context);
             ground.desk.gate.would_allow(&request)
         })?;
+        let debts = Debts::new(ground.ledger.clone());
+        let debt = debts.of(held.layer().project())?;
         let nothing = Status {
             session: session.id,
             mode: session.workflow.mode(),
@@ -213,7 +223,7 @@ impl Agent {
             ground,
             held,
             budget,
-            debt: Debt::default(),
+            debt,
             nudges: 0,
             sizes: Sizes::default(),
             message: None,
@@ -336,6 +346,13 @@ impl Agent {
         self.step(Input::SwitchMode { to, answer, budget })
             .await?
             .ok();
+        if budget.is_locked() && answer == SwitchAnswer::Allowed {
+            let text = "explore is locked: too many commits that no test proves; a strict one \
+                        with a test that failed before wins one back. The mode is strict";
+            self.publish(AgentEvent::Note {
+                text: text.to_owned(),
+            });
+        }
         Ok(())
     }
 
@@ -477,9 +494,14 @@ impl Agent {
         };
         let turn = self.next_turn();
         let asking = ask(&self.ground.provider, permit, turn, &self.ground.hub);
+        let work = self.work_of(Kind::AiGenerate, Some("ai-provider"));
         let whole = tokio::select! {
-            whole = asking => whole,
+            whole = self.ground.slots.run(work, asking) => whole,
             () = self.ground.stop.asked() => return Ok(Ok(())),
+        };
+        let whole = match whole {
+            Ok(whole) => whole,
+            Err(error) => return Ok(Err((SessionResult::Failed, explain(&error)))),
         };
         let whole = match whole {
             Ok(whole) => whole,
@@ -576,6 +598,20 @@ impl Agent {
         router
             .permit_in(&self.ground.desk, "model", &need, &context)
             .await
+    }
+
+    /// Something this session wants to do, for the scheduler.
+    fn work_of(&self, kind: Kind, template: Option<&'static str>) -> Work {
+        Work {
+            name: format!("{kind} of {}", self.session.id),
+            // What is green is not kept waiting by what is not yet.
+            priority: match kind {
+                Kind::Commit => Priority::URGENT,
+                _ => Priority::NORMAL,
+            },
+            kind,
+            template,
+        }
     }
 
     fn course(&self) -> Course {

@@ -9,7 +9,9 @@
 //! - [`session`], [`store`]: a session is its facts in the ledger
 //! - [`course`]: the workflow, tied to the project's files
 //! - [`workshop`], [`git`], [`commit`], [`merge`]: effects
+//! - [`debts`]: what a project owes for commits that no test proves
 //! - [`hidden`]: what no command of a session may open
+//! - [`slots`]: whose turn it is, among all sessions
 //! - [`history`], [`prompt`], [`instructions`]: what the model sees
 //! - [`api`], [`event`], [`hub`], [`person`]: what clients see
 
@@ -18,6 +20,7 @@ pub mod api;
 mod ask;
 pub mod commit;
 pub mod course;
+pub mod debts;
 pub mod event;
 pub mod git;
 pub mod hidden;
@@ -33,6 +36,7 @@ pub mod recording;
 mod router;
 pub mod server;
 pub mod session;
+pub mod slots;
 pub mod stop;
 pub mod store;
 pub mod workshop;

@@ -17,6 +17,7 @@ use fluffy_contract::tool::{CallToolError, Need, Repeat, ToolOutcome, ToolOutput
 use fluffy_gate::{Answer, ApproveError, AuthorizeError, Desk};
 use fluffy_layer::HeldLayer;
 use fluffy_policy::{Context, Permit, Refusal as PolicyRefusal, Request};
+use fluffy_tasks::Memory;
 use fluffy_tools::arguments::RunCommand;
 use fluffy_tools::call::Call;
 use fluffy_tools::paths::shown;
@@ -29,6 +30,7 @@ use crate::event::Outcome;
 use crate::git;
 use crate::hidden::Hidden;
 use crate::person::{Person, Question, Said};
+use crate::slots::own_memory;
 use crate::workshop::{Booth, Workshop};
 
 /// The most bytes of a command's output that are kept.
@@ -286,6 +288,11 @@ impl Router<'_> {
     /// Has the next sandboxes made meanwhile, where policy allows it without
     /// asking anybody.
     pub(crate) async fn prepare(&self) -> Result<(), RouteError> {
+        if own_memory().kernel >= Memory::KERNEL_STOP {
+            // What only waits is the first to go.
+            self.workshop.end_waiting().await;
+            return Ok(());
+        }
         let template = &self.workshop.premises().template;
         let request = self
             .desk

@@ -153,6 +153,11 @@ impl Workshop {
         });
     }
 
+    /// Ends the sandboxes that only wait.
+    pub async fn end_waiting(&self) {
+        self.pool.end_waiting().await;
+    }
+
     /// A sandbox over the layer, in which hidden paths cannot be opened and
     /// protected ones not be written; the permit is for `sandbox.create`. Waits
     /// for the one before.

@@ -15,7 +15,8 @@ use super::sqlite;
 use crate::figure::{Bar, Figure, Samples, Show};
 
 const ROUNDS: u32 = 9;
-const APPENDS: u32 = 1_000;
+/// One WAL checkpoint falls into each round.
+const APPENDS: u32 = 4_000;
 const SMALLEST: u64 = 1_000;
 const EVENTS_PER_AGGREGATE: u64 = 50;
 const KIND: Kind = Kind {
@@ -86,7 +87,7 @@ impl Growing {
         Ok(())
     }
 
-    /// Seconds of one append among a thousand.
+    /// Seconds of one append among many.
     fn appends(&mut self) -> Result<f64> {
         let start = Instant::now();
         for _ in 0..APPENDS {

@@ -6,18 +6,21 @@
 
 use std::collections::BTreeMap;
 
-use fluffy_base::{Clock, SystemClock};
+use fluffy_base::{Clock, Digest, SystemClock};
 use fluffy_gate::Answer;
 use fluffy_layer::{Body, Difference, LayerState, MergeReport, NodeKind, Shape, TreePath, View};
 use fluffy_ledger::{Actor, ActorKind, Aggregate, Batch, Domain, Draft};
 use fluffy_policy::word::State;
 use fluffy_policy::{Context, Permit};
+use fluffy_tasks::Kind;
 use fluffy_tools::native::IgnoredPaths;
+use fluffy_workflow::debt;
 use fluffy_workflow::machine::{Approval, Input, Standing};
 use serde_json::{Value, json};
 
 use super::{Agent, DriveError};
 use crate::commit::{CommitError, Committed, Committer, Entry, Order};
+use crate::debts::Debts;
 use crate::merge::{Verdict, judge, whole};
 use crate::person::{Question, Said};
 use crate::session::{Fact, Landing};
@@ -213,6 +216,25 @@ impl Agent {
         Ok(format!("Not merged: {reason}"))
     }
 
+    /// Counts what the commit adds to or takes from the project's debt.
+    async fn count(&mut self, landing: Digest) -> Result<(), DriveError> {
+        let green = self.session.green.as_ref();
+        let commit = match self.session.workflow.standing() {
+            Some(Standing::Verified) => debt::Commit::Verified {
+                coverage: None,
+                fail_to_pass: green.map_or(0, |green| green.fail_to_pass().len()),
+            },
+            Some(Standing::Exempt { .. }) => debt::Commit::Exempt,
+            Some(Standing::Unverified) | None => debt::Commit::Unverified { coverage: None },
+        };
+        let debts = Debts::new(self.ground.ledger.clone());
+        let project = self.held.layer().project();
+        let counted = debts.count(project, self.session.id, landing, commit);
+        counted.await?;
+        self.debt = debts.of(self.held.layer().project())?;
+        Ok(())
+    }
+
     async fn commit(&mut self) -> Result<String, DriveError> {
         let landing = self.session.landing.clone();
         let landing = landing.unwrap_or_else(|| Landing {
@@ -221,6 +243,7 @@ impl Agent {
             merged: BTreeMap::new(),
         });
         self.remember(&landing);
+        let landed = Digest::of(&serde_json::to_vec(&landing).unwrap_or_default());
         let order = Order {
             entries: landing.entries,
             message: landing.message,
@@ -235,11 +258,25 @@ impl Agent {
             desk: &self.ground.desk,
             context: self.context(),
         };
-        let mut committed = committer.commit(&order).await;
-        if matches!(&committed, Err(error) if !matches!(error, CommitError::NotRecorded(_))) {
-            // Asked twice it commits once, and what was killed may work now.
-            committed = committer.commit(&order).await;
-        }
+        let twice = async {
+            match committer.commit(&order).await {
+                Err(error) if !matches!(error, CommitError::NotRecorded(_)) => {
+                    // Asked twice it commits once, and what was killed may
+                    // work now.
+                    committer.commit(&order).await
+                }
+                committed => committed,
+            }
+        };
+        let work = self.work_of(Kind::Commit, None);
+        let committed = match self.ground.slots.run(work, twice).await {
+            Ok(committed) => committed,
+            Err(error) => {
+                let text = format!("merged, but not committed: {}", super::steps::chain(&error));
+                self.stuck = Some(text.clone());
+                return Ok(text);
+            }
+        };
         let (name, text) = match committed {
             Ok(Committed::As(name)) => {
                 let text = format!("Merged and committed as {name}.");
@@ -266,6 +303,7 @@ impl Agent {
         if name != "none" {
             self.evidence.commit = Some(name.clone());
         }
+        self.count(landed).await?;
         if let Err(error) = self.step(Input::FinishCommit { commit: name }).await? {
             return Ok(format!("{text} {error}"));
         }

@@ -6,6 +6,7 @@ use std::time::Instant;
 use fluffy_contract::isolation::{Command, Exit, Finished, Limit};
 use fluffy_contract::tool::Need;
 use fluffy_layer::HeldLayer;
+use fluffy_tasks::Kind;
 use fluffy_tools::refusal::{Refusal, RefusedBy};
 use fluffy_workflow::results::{self, Outcome, Report, Run};
 
@@ -47,8 +48,9 @@ impl Agent {
         let layout = crate::course::survey(&view, &self.ground.overrides)?;
         self.layout = std::sync::Arc::new(layout);
         let began = Instant::now();
-        let tested = self.run_commands().await;
-        let tested = match tested {
+        let work = self.work_of(Kind::TestRun, Some("code-executor"));
+        let tested = self.ground.slots.run(work, self.run_commands()).await;
+        let tested = match tested.unwrap_or_else(|error| Err(no_trial(&error))) {
             Ok(tested) => tested,
             Err(RouteError::NotRecorded(error)) => return Err(DriveError::Route(error)),
             Err(refused) => return Ok(Err(refused)),

@@ -23,6 +23,7 @@ use fluffy_kernel::host::{Chosen, Make, Ways};
 use fluffy_kernel::instructions::{self, Instructions, Skill};
 use fluffy_kernel::provider::{ModelAccess, SandboxedModels};
 use fluffy_kernel::session::{Fact, Session as Recorded, Started};
+use fluffy_kernel::slots::{Slots, own_memory};
 use fluffy_kernel::store::SessionStore;
 use fluffy_kernel::workshop::{Mounts, Premises, Workshop};
 use fluffy_layer::{
@@ -40,6 +41,7 @@ use fluffy_sandbox::client::{Journal, LauncherHandle};
 use fluffy_sandbox::plan::Engine;
 use fluffy_sandbox::probe::Tools;
 use fluffy_secret::{Redactor, SecretString};
+use fluffy_tasks::Limits as TaskLimits;
 use fluffy_tools::budget::{Budget, Limits, Lowered, Resource};
 use fluffy_tools::paths::ProjectPaths;
 use fluffy_tools::registry::Registry;
@@ -97,6 +99,7 @@ pub(super) struct Maker {
     ledger: Ledger,
     gate: Arc<Gate>,
     pub(super) launcher: LauncherHandle,
+    slots: Slots,
     workshop: Arc<Workshop>,
     layers: LayerStore,
     kind: LayerKind,
@@ -162,7 +165,16 @@ impl Maker {
             environment: machine.environment.clone(),
         };
         let values = here.settings.values();
+        let slots = Slots::start(TaskLimits::default(), Arc::new(own_memory));
+        let slots = slots.map_err(|error| {
+            Failure::of(
+                fluffy_report::ExitCode::Internal,
+                &error,
+                "please report this",
+            )
+        })?;
         Ok(Self {
+            slots,
             workshop: Arc::new(Workshop::new(launcher.clone(), premises)),
             project: machine.project.clone(),
             ledger: opened.ledger,
@@ -392,6 +404,7 @@ impl Maker {
             person: ways.person,
             desk: parts.desk,
             people: self.desk_of(PrincipalKind::User, person::name())?,
+            slots: self.slots.clone(),
             workshop: Arc::clone(&self.workshop),
             layers: self.layers.clone(),
             kind: self.kind,

@@ -53,9 +53,10 @@ fn the_first_screen_of_help_says_where_to_start() {
 
     Commands:
       run          Work on a task while nobody watches; exits by how it ended
+      replay       Play a recorded session: the model's side from the file, the rest for real
       session      Look at sessions of the agent; go on with one, or take it back
       acp          Serve an editor through the Agent Client Protocol, over standard input and output
-      demo         Show policy and ledger at work; needs no key, no server, no set-up
+      demo         Watch a recorded model work on a real repository, under real rules
       init         Write a starter policy for this project and open its ledger
       policy       Check, explain, test, try and apply policies
       sandbox      Run commands in isolation, and test the isolation
@@ -76,7 +77,7 @@ fn the_first_screen_of_help_says_where_to_start() {
       -V, --version        Print version
 
     Start here:
-      fluffy demo                                    see policy and ledger at work, nothing to set up
+      fluffy demo                                    watch an agent under rules, nothing to set up
       fluffy init                                    write a starter policy for this project
       fluffy \"add a test for parse_config\"           work on a task, test first; flags: run --help
       fluffy policy explain fs.write /src/lib.rs     ask what an agent may do, and why
@@ -183,7 +184,6 @@ fn every_result_is_json_when_asked() {
     site.succeeds(&["audit", "prove", "3", "-o", "proof.txt"]);
     for (code, words) in [
         (0, ["version"].as_slice()),
-        (0, &["demo"]),
         (0, &["init"]),
         (0, &["policy", "check"]),
         (0, &["policy", "check", "a.yaml"]),
@@ -206,9 +206,10 @@ fn every_result_is_json_when_asked() {
         let value = site.json(code, words);
         assert!(value.is_object(), "{words:?}: {value}");
     }
-    let export = site.succeeds(&["audit", "export", "--json"]);
-    for line in export.lines() {
-        serde_json::from_str::<serde_json::Value>(line).unwrap();
+    for words in [&["audit", "export", "--json"][..], &["demo", "--json"]] {
+        for line in site.succeeds(words).lines() {
+            serde_json::from_str::<serde_json::Value>(line).unwrap();
+        }
     }
 }
 

@@ -51,6 +51,15 @@ impl Pool {
         self.waiting.lock().await.len()
     }
 
+    /// Ends those that wait.
+    pub async fn end_waiting(&self) {
+        let waiting = std::mem::take(&mut *self.waiting.lock().await);
+        for sandbox in waiting {
+            // When the launcher is gone, the system has ended it.
+            let _ = sandbox.clean().await;
+        }
+    }
+
     /// Adds one waiting sandbox unless there are enough; the permit is for
     /// `sandbox.create`.
     ///
