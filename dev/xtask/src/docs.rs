@@ -45,10 +45,7 @@ pub(crate) fn check_structure(workspace: &Workspace) -> Result<Outcome> {
 
 /// Runs the commands of README.md and docs/ with the built `fluffy`.
 pub(crate) fn check_commands(workspace: &Workspace) -> Result<Outcome> {
-    let built = run(
-        &mut workspace.cargo(&["build", "--package", "fluffy-cli"]),
-        "",
-    )?;
+    let built = run(&mut workspace.build_as_tests_do(), "")?;
     if let Outcome::Failed(_) = built {
         return Ok(built);
     }

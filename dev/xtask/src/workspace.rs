@@ -66,6 +66,12 @@ impl Workspace {
         command
     }
 
+    /// Builds everything with the features that tests have: one package alone
+    /// has fewer, and most dependencies would be built once more.
+    pub(crate) fn build_as_tests_do(&self) -> Command {
+        self.cargo(&["build", "--quiet", "--workspace", "--all-targets"])
+    }
+
     /// All files below the folder with this ending, sorted.
     ///
     /// Hidden folders and folders of built things are not entered.

@@ -16,7 +16,7 @@ use crate::figure::{Bar, Figure, Samples, Show};
 
 const ROUNDS: u32 = 9;
 /// One WAL checkpoint falls into each round.
-const APPENDS: u32 = 4_000;
+const APPENDS: u32 = 2_000;
 const SMALLEST: u64 = 1_000;
 const EVENTS_PER_AGGREGATE: u64 = 50;
 const KIND: Kind = Kind {

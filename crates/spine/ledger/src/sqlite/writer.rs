@@ -18,10 +18,9 @@ use crate::event::Event;
 use crate::row::{COLUMNS, RowRef};
 use crate::tree::Node;
 
-/// A WAL checkpoint is due after this many commits: some 64 MiB of WAL when
-/// each has one event. It syncs pages from all over a large ledger, so that
-/// one for every thousand cost more than the appends …
-const COMMITS_PER_CHECKPOINT: u32 = 4_000;
+/// A WAL checkpoint is due after this many commits, some 32 MiB of WAL when each
+/// has one event: it syncs pages from all over a large ledger …
+const COMMITS_PER_CHECKPOINT: u32 = 2_000;
 /// … or this long after the first commit since the last …
 const TIME_PER_CHECKPOINT: Duration = Duration::from_secs(60);
 /// … or when this many events wait in the WAL, whatever the commits.
