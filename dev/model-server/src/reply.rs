@@ -189,7 +189,6 @@ impl Reply {
     #[must_use]
     pub fn and_call(self, name: &str, arguments: Value) -> Self {
         let name = name.to_owned();
-        let arguments = sorted(arguments);
         self.with(Piece::Call { name, arguments })
     }
 
@@ -224,6 +223,15 @@ impl Reply {
 
 /// The same with the keys of all objects in order: what a build of other crates
 /// makes of their order must not be seen in ids that are made from it.
+pub(crate) fn in_order(mut reply: Reply) -> Reply {
+    for piece in &mut reply.pieces {
+        if let Piece::Call { arguments, .. } = piece {
+            *arguments = sorted(arguments.take());
+        }
+    }
+    reply
+}
+
 fn sorted(value: Value) -> Value {
     match value {
         Value::Object(object) => {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Format, is_tool_name, list, pieces, set, text};
 use crate::conversation::{Answered, Called, Conversation, Said, Speaker, dotted, on_the_wire};
-use crate::reply::{Piece, Quirk, Reply, Stop};
+use crate::reply::{Piece, Quirk, Reply, Stop, in_order};
 
 pub(super) fn read(body: &Value) -> Result<Conversation, String> {
     if body["stream"] != true {
@@ -197,7 +197,7 @@ fn call_deltas(reply: &Reply, number: usize, name: &str, arguments: &Value) -> V
 pub(super) fn fingerprint(reply: &Reply) -> String {
     use std::hash::{DefaultHasher, Hash as _, Hasher as _};
     let mut hasher = DefaultHasher::new();
-    format!("{reply:?}").hash(&mut hasher);
+    format!("{:?}", in_order(reply.clone())).hash(&mut hasher);
     format!("{:08x}", hasher.finish() & 0xffff_ffff)
 }
 
