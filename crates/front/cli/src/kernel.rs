@@ -1,27 +1,25 @@
-//! `fluffy worker bootstrap` and `fluffy worker kernel`: who keeps the kernel
-//! of a project running, and the process that drives its sessions.
+//! `fluffy worker kernel`: the process that drives sessions of one project.
 //!
 //! Wires the kernel to this user's ledger, policy, layers and sandboxes, and
-//! serves its socket until nobody needs it. Decides nothing.
+//! serves its socket until nobody needs it. Decides nothing. Next: `bootstrap`
+//! for who starts it, `egress` and `walls` for what it does first, `make`.
 
+pub(crate) mod bootstrap;
+pub(crate) mod egress;
 mod make;
 mod walls;
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
-use fluffy_bootstrap::heartbeat::Rhythm;
-use fluffy_bootstrap::restart::Allowance;
 use fluffy_config::{Environment, ProcessEngine, env};
-use fluffy_egress::outside::{self, Outside};
+use fluffy_egress::Outside;
 use fluffy_ipc::Listener;
 use fluffy_kernel::server::server;
 use rustix::fs::FileType;
@@ -36,48 +34,11 @@ use make::{Connected, Maker};
 /// How long a kernel stays when nobody needs it.
 const LINGER: Duration = Duration::from_secs(60);
 
-/// How long a kernel may take to end when it was told to.
-const GRACE: Duration = Duration::from_secs(5);
-
-/// The variable of `sandbox.engine`.
-pub(crate) const ENGINE: &str = "FLUFFY_SANDBOX_ENGINE";
-
 /// A crash: the bootstrap tries again.
 const FAILED: u8 = 1;
 
 /// What it was given is of no use: trying again would not help.
 const UNUSABLE: u8 = 2;
-
-/// Keeps a launcher and the kernel of a project running.
-pub(crate) fn bootstrap(configuration: &str, project: &str, socket: &str) -> ExitCode {
-    let own = match std::env::current_exe() {
-        Ok(own) => own.into_os_string(),
-        Err(error) => return ended(&format!("cannot find this program: {error}"), FAILED),
-    };
-    let words = |words: &[&str]| {
-        let words = words.iter().map(OsString::from);
-        std::iter::once(own.clone()).chain(words).collect()
-    };
-    // A variable is over the file, which it therefore does not look at.
-    let key = std::env::var(ENGINE).unwrap_or_default();
-    let names = ProcessEngine::ALL.map(|(name, _)| name);
-    let engines = names
-        .iter()
-        .filter(|name| !names.contains(&key.as_str()) || **name == key);
-    let engines = engines.map(|name| fluffy_bootstrap::Engine {
-        name: (*name).to_owned(),
-        launcher: words(&["worker", "launcher"]),
-    });
-    fluffy_bootstrap::run(&fluffy_bootstrap::Bootstrap {
-        configuration: PathBuf::from(configuration),
-        engines: engines.collect(),
-        kernel: words(&["worker", "kernel", project, socket]),
-        environment: std::env::vars_os().collect(),
-        rhythm: Rhythm::default(),
-        allowance: Allowance::default(),
-        grace: GRACE,
-    })
-}
 
 /// Runs the kernel of a project on a socket, as its bootstrap starts it.
 pub(crate) fn run(project: &str, socket: &str, engine: &str) -> ExitCode {
@@ -91,35 +52,6 @@ pub(crate) fn run(project: &str, socket: &str, engine: &str) -> ExitCode {
         // Whoever started it shows this when the socket does not come.
         Err(failure) => ended(&failure.line(), UNUSABLE),
     }
-}
-
-/// Runs the egress process of a kernel; its socket is its standard input.
-pub(crate) fn egress() -> ExitCode {
-    let done = || -> Result<(), Box<dyn std::error::Error>> {
-        let socket = io::stdin().as_fd().try_clone_to_owned()?;
-        walls::of_egress()?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        Ok(runtime.block_on(outside::serve(socket))?)
-    };
-    match done() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => ended(&fluffy_kernel::agent::explain(&*error), FAILED),
-    }
-}
-
-/// Starts the egress process beside the kernel, with nothing but its socket.
-fn start_egress() -> io::Result<OwnedFd> {
-    let (ours, theirs) = outside::pair()?;
-    std::process::Command::new(std::env::current_exe()?)
-        .args(outside::ARGUMENTS)
-        .env_clear()
-        .process_group(0)
-        .stdin(Stdio::from(theirs))
-        .stdout(Stdio::null())
-        .spawn()?;
-    Ok(ours)
 }
 
 /// Says why it ends, to the log.
@@ -156,7 +88,7 @@ fn serve(project: &Path, socket: &Path, engine: ProcessEngine) -> Result<Ended, 
         .canonicalize()
         .map_err(|error| crate::failure::no_folder(&root, &error))?;
     let tools = ground::tools(here, &root);
-    let outside = start_egress().map_err(|error| {
+    let outside = egress::start().map_err(|error| {
         let fix = "check that this user may start another process";
         Failure::of(fluffy_report::ExitCode::Internal, &error, fix)
     })?;
@@ -181,19 +113,12 @@ fn serve(project: &Path, socket: &Path, engine: ProcessEngine) -> Result<Ended, 
         let listener = bind(socket)?;
         let (launcher, outside) = (maker.launcher.clone(), Arc::clone(&maker.network));
         let (served, needed) = server(Arc::new(maker), env!("CARGO_PKG_VERSION"));
-        let why = Arc::new(Mutex::new(Ended::NoMoreNeeded));
-        let set = |ended, why: &Mutex<Ended>| {
-            *why.lock().unwrap_or_else(PoisonError::into_inner) = ended;
-        };
-        let no_more = {
-            let why = Arc::clone(&why);
-            async move {
-                tokio::select! {
-                    () = needed.no_more(linger()) => {}
-                    _ = unwatched => {}
-                    () = launcher.gone() => set(Ended::LauncherLost, &why),
-                    () = outside.gone() => set(Ended::EgressLost, &why),
-                }
+        let no_more = async {
+            tokio::select! {
+                () = needed.no_more(linger()) => {}
+                _ = unwatched => {}
+                () = launcher.gone() => {}
+                () = outside.gone() => {}
             }
         };
         let ended = served.serve(listener, no_more).await;
@@ -201,7 +126,11 @@ fn serve(project: &Path, socket: &Path, engine: ProcessEngine) -> Result<Ended, 
             let fix = "run the command again; it starts another one";
             Failure::of(fluffy_report::ExitCode::Internal, &error, fix)
         })?;
-        Ok(*why.lock().unwrap_or_else(PoisonError::into_inner))
+        Ok(match (launcher.is_gone(), outside.is_gone()) {
+            (true, _) => Ended::LauncherLost,
+            (_, true) => Ended::EgressLost,
+            (false, false) => Ended::NoMoreNeeded,
+        })
     })
 }
 

@@ -28,12 +28,16 @@ pub(crate) fn run() -> Option<ExitCode> {
     }
     match plain.as_slice() {
         [_, "bootstrap", configuration, project, socket] => {
-            return Some(crate::kernel::bootstrap(configuration, project, socket));
+            return Some(crate::kernel::bootstrap::run(
+                configuration,
+                project,
+                socket,
+            ));
         }
         [_, "kernel", project, socket, "--engine", engine] => {
             return Some(crate::kernel::run(project, socket, engine));
         }
-        ["worker", "egress"] => return Some(crate::kernel::egress()),
+        ["worker", "egress"] => return Some(crate::kernel::egress::run()),
         ["worker", "tool-runner"] => return Some(tool_runner()),
         ["worker", "model"] => return Some(model()),
         _ => {}

@@ -119,6 +119,12 @@ impl Outside {
         })
     }
 
+    /// Whether the egress process is gone.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.gone.has_changed().is_err()
+    }
+
     /// Ready when the egress process is gone.
     pub async fn gone(&self) {
         // Nothing is ever sent; the end of the sender is the news.
@@ -132,7 +138,7 @@ impl Outside {
         self.line.lock().insert(id, sender);
         let sent = send(&self.line.socket, &Question { id, ask }, None).await;
         // After the reader has ended nobody would take it out again.
-        if sent.is_err() || self.gone.has_changed().is_err() {
+        if sent.is_err() || self.is_gone() {
             self.line.lock().remove(&id);
             return Err(lost());
         }

@@ -16,7 +16,7 @@ use fluffy_sandbox::plan::Engine;
 use fluffy_sandbox::probe;
 
 use crate::failure::{self, Failure};
-use crate::kernel::ENGINE;
+use crate::kernel::bootstrap::ENGINE;
 use crate::session::{Here, Session};
 
 /// What the model said; `tests/cli/scenario/rehearsed.rs` makes it.
