@@ -1,10 +1,12 @@
 //! Sandboxes beside a plain fork and exec, `bwrap` and the container engines.
 //!
 //! A round makes a sandbox, runs `true` in it and takes it down, ours and the
-//! reference in turns. `bwrap` gets the same namespaces and mounts, and runs
-//! as people run it: one process for each command.
+//! reference in turns. `bwrap` gets the same namespaces, mounts, files and
+//! system-call filter, and runs as people run it: one process for each
+//! command. It has no layer, no Landlock and no limits.
 
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,11 +20,13 @@ use fluffy_sandbox::client::{
     Journal, LauncherCommand, LauncherHandle, Pool, PoolSettings, SandboxHandle,
 };
 use fluffy_sandbox::plan::{Engine, Settings};
+use fluffy_sandbox::seccomp::{Architecture, Filter};
 use fluffy_sandbox::template::Template;
 use fluffy_test_kit::permit;
 
 use crate::figure::{Bar, Figure, Samples, Show};
 
+const TEMPLATE: &str = "code-executor";
 const ROUNDS: usize = 200;
 const CYCLES: usize = 1_000;
 
@@ -78,7 +82,7 @@ impl Ground {
     fn spec(&self) -> SandboxSpec {
         let layer = self.root.path().join("state/layers/one");
         SandboxSpec {
-            template: "code-executor".to_owned(),
+            template: TEMPLATE.to_owned(),
             project: Some(self.project()),
             layer: Some(LayerMount::Overlay {
                 upper: layer.join("upper"),
@@ -86,6 +90,47 @@ impl Ground {
             }),
             ..SandboxSpec::default()
         }
+    }
+
+    /// `bwrap` with what our template has.
+    fn bwrap(&self) -> Result<Bwrap> {
+        let templates = Template::builtin(ByteSize(8 << 30));
+        let template = templates.iter().find(|one| one.name == TEMPLATE);
+        let profile = template.context("the template is gone")?.seccomp;
+        let filter = self.root.path().join("filter");
+        let compiled = Filter::compile(profile, Architecture::native())?;
+        std::fs::write(&filter, compiled.to_bytes())?;
+        let mut line = words(&[
+            "bwrap --unshare-all --unshare-user --die-with-parent --new-session",
+            "--cap-drop ALL --clearenv --hostname sandbox --seccomp 0",
+            "--ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/lib /lib",
+            "--symlink usr/lib64 /lib64 --symlink usr/sbin /sbin",
+            "--ro-bind /etc/ssl /etc/ssl --ro-bind /etc/alternatives /etc/alternatives",
+            "--ro-bind /etc/ld.so.cache /etc/ld.so.cache",
+        ]);
+        for name in [
+            "passwd",
+            "group",
+            "hosts",
+            "hostname",
+            "resolv.conf",
+            "nsswitch.conf",
+        ] {
+            let own = self.root.path().join(name);
+            std::fs::write(&own, "made for the sandbox\n")?;
+            line.extend(words(&[&format!(
+                "--ro-bind {} /etc/{name}",
+                own.display()
+            )]));
+        }
+        line.extend(words(&[
+            "--dev /dev --proc /proc --tmpfs /tmp --tmpfs /var/tmp --tmpfs /run",
+            "--tmpfs /home --tmpfs /dev/shm --bind",
+        ]));
+        let project = self.project().display().to_string();
+        line.extend([project.clone(), project]);
+        line.extend(words(&["--remount-ro / /usr/bin/true"]));
+        Ok(Bwrap { line, filter })
     }
 
     async fn beside_bwrap(&self) -> Result<Vec<Figure>> {
@@ -99,7 +144,7 @@ impl Ground {
                 size: 1,
             },
         );
-        let bwrap = bwrap(&self.project());
+        let bwrap = self.bwrap()?;
         let mut times: [Vec<f64>; 6] = Default::default();
         for _ in 0..ROUNDS {
             let [cold, warm, clean, raw, peer, again] = &mut times;
@@ -123,8 +168,9 @@ impl Ground {
             again.push(begun.elapsed().as_secs_f64());
             sandbox.clean().await?;
 
-            raw.push(outside(&["/usr/bin/true".to_owned()])?);
-            peer.push(outside(&bwrap)?);
+            let nothing = File::open("/dev/null")?;
+            raw.push(outside(&["/usr/bin/true".to_owned()], nothing)?);
+            peer.push(outside(&bwrap.line, File::open(&bwrap.filter)?)?);
         }
         let [cold, warm, clean, raw, peer, again] = times.map(|one| Samples::new(one, Show::Time));
         let figure =
@@ -187,8 +233,14 @@ impl Ground {
     }
 }
 
+/// Words of command lines without a space in any of them.
+fn words(lines: &[&str]) -> Vec<String> {
+    let words = lines.iter().flat_map(|line| line.split(' '));
+    words.map(str::to_owned).collect()
+}
+
 fn create() -> Permit {
-    permit("sandbox.create", Some("code-executor"))
+    permit("sandbox.create", Some(TEMPLATE))
 }
 
 // Made outside what is timed: each compiles a policy.
@@ -207,70 +259,18 @@ async fn run_true(sandbox: &SandboxHandle, permit: Permit) -> Result<()> {
     Ok(())
 }
 
-/// `bwrap` with the namespaces and mounts of our template.
-fn bwrap(project: &Path) -> Vec<String> {
-    let project = project.display().to_string();
-    let mut line: Vec<String> = [
-        "bwrap",
-        "--unshare-all",
-        "--unshare-user",
-        "--die-with-parent",
-        "--new-session",
-        "--cap-drop",
-        "ALL",
-        "--clearenv",
-        "--hostname",
-        "sandbox",
-        "--ro-bind",
-        "/usr",
-        "/usr",
-        "--symlink",
-        "usr/bin",
-        "/bin",
-        "--symlink",
-        "usr/lib",
-        "/lib",
-        "--symlink",
-        "usr/lib64",
-        "/lib64",
-        "--symlink",
-        "usr/sbin",
-        "/sbin",
-        "--ro-bind",
-        "/etc/ssl",
-        "/etc/ssl",
-        "--ro-bind",
-        "/etc/alternatives",
-        "/etc/alternatives",
-        "--ro-bind",
-        "/etc/ld.so.cache",
-        "/etc/ld.so.cache",
-        "--dev",
-        "/dev",
-        "--proc",
-        "/proc",
-        "--tmpfs",
-        "/tmp",
-        "--tmpfs",
-        "/var/tmp",
-        "--tmpfs",
-        "/run",
-        "--tmpfs",
-        "/home",
-        "--bind",
-    ]
-    .map(str::to_owned)
-    .to_vec();
-    line.extend([project.clone(), project, "/usr/bin/true".to_owned()]);
-    line
+/// A command line of `bwrap`, and the filter it reads from standard input.
+struct Bwrap {
+    line: Vec<String>,
+    filter: PathBuf,
 }
 
-fn outside(line: &[String]) -> Result<f64> {
+fn outside(line: &[String], input: File) -> Result<f64> {
     let (program, arguments) = line.split_first().context("an empty command")?;
     let begun = Instant::now();
     let status = Command::new(program)
         .args(arguments)
-        .stdin(Stdio::null())
+        .stdin(input)
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit())
         .status()

@@ -1,13 +1,13 @@
 //! Targets for the agent: what models, test runners and repositories say.
 
 use fluffy_contract::model::{Message, ModelEvent, Turn};
-use fluffy_kernel::instructions::{self, Instructions};
 use fluffy_models::answer::{Answer, close_open_calls};
 use fluffy_models::record::Recording;
 use fluffy_models::{BaseUrl, Decoder, ProviderSettings, Wire, encode};
 use fluffy_tools::edit::{FileChangeKind, apply, parse as parse_patch};
 use fluffy_workflow::coverage::{self, CoverageFormat};
 use fluffy_workflow::project::declared::declared;
+use fluffy_workflow::project::instructions::{self, Instructions};
 use fluffy_workflow::project::parts::{Class, Mixture, Part, Parts, compare};
 use fluffy_workflow::project::rust::regions;
 use fluffy_workflow::results::{self, Exit, Format, MAX_MESSAGE, MAX_NAME, Outcome, Run};
@@ -15,21 +15,6 @@ use fluffy_workflow::results::{self, Exit, Format, MAX_MESSAGE, MAX_NAME, Outcom
 use crate::as_text;
 
 const WIRES: [Wire; 4] = [Wire::Responses, Wire::Chat, Wire::Anthropic, Wire::Gemini];
-
-const FORMATS: [Format; 12] = [
-    Format::Libtest,
-    Format::LibtestJson,
-    Format::Nextest,
-    Format::Pytest,
-    Format::Junit,
-    Format::Tap,
-    Format::NodeSpec,
-    Format::GoJson,
-    Format::JestJson,
-    Format::MochaJson,
-    Format::ExitCode,
-    Format::Auto,
-];
 
 /// One of several, chosen by a byte.
 fn pick<T: Copy>(all: &[T], byte: u8) -> Option<T> {
@@ -140,7 +125,7 @@ pub(crate) fn test_output(bytes: &[u8]) {
     let Some((format, code, output)) = chosen(bytes) else {
         return;
     };
-    let (Some(format), Some(text)) = (pick(&FORMATS, format), as_text(output)) else {
+    let (Some(format), Some(text)) = (pick(&Format::ALL, format), as_text(output)) else {
         return;
     };
     // The two streams of a run, where the text has a mark for it.

@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::output;
-use crate::process::{capture, run};
+use crate::process::run;
 use crate::step::Outcome;
 use crate::workspace::Workspace;
 
@@ -27,11 +27,9 @@ const PLANTED_SECONDS: u64 = 60;
 /// How much of a fuzzer's tale is shown when it found something.
 const TOLD_LINES: usize = 50;
 
-/// Coverage as libFuzzer wants it, and every check that a debug build has.
-const FLAGS: &str = "--cfg fuzzing -Copt-level=1 -Cdebug-assertions=on -Coverflow-checks=on \
-     -Ccodegen-units=1 -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
-     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
-     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
+/// Compiles our own crates with coverage; what they depend on is left as the
+/// tests have it, so that it is compiled once.
+const INSTRUMENT: &str = "dev/fuzz/instrument.sh";
 
 /// Replays the corpus and searches for a minute in all.
 pub(crate) fn run_short(workspace: &Workspace) -> Result<Outcome> {
@@ -90,26 +88,18 @@ struct Fuzzer {
 
 impl Fuzzer {
     fn build(workspace: &Workspace) -> Result<Self> {
-        let version = capture(Command::new("rustc").arg("-vV")).context("cannot run rustc -vV")?;
-        let host = version
-            .lines()
-            .find_map(|line| line.strip_prefix("host: "))
-            .context("rustc does not say for which machine it builds")?;
-        let target = workspace.target.join("fuzz");
-        let mut command = workspace.cargo(&["build", "--package", "fluffy-fuzz"]);
+        // The features that the tests chose for the whole workspace.
+        let mut command = workspace.cargo(&["build", "--workspace", "--bin", "fluffy-fuzz"]);
         command
-            // Naming the target keeps the flags away from build scripts.
-            .args(["--features", "engine", "--target", host, "--target-dir"])
-            .arg(&target)
-            .env("RUSTFLAGS", FLAGS)
-            .env_remove("CARGO_ENCODED_RUSTFLAGS");
+            .args(["--features", "fluffy-fuzz/engine"])
+            .env("RUSTC_WORKSPACE_WRAPPER", workspace.root.join(INSTRUMENT));
         if let Outcome::Failed(reason) = run(&mut command, "")? {
             bail!("{reason}");
         }
         Ok(Self {
-            program: target.join(host).join("debug/fluffy-fuzz"),
+            program: workspace.target.join("debug/fluffy-fuzz"),
             corpus: workspace.root.join(CORPUS),
-            found: target.join("found"),
+            found: workspace.target.join("fuzz"),
         })
     }
 

@@ -32,6 +32,7 @@ use fluffy_tools::sanitise::{LIMIT, Sanitiser};
 use fluffy_workflow::debt::Debt;
 use fluffy_workflow::machine::{Input, Standing, SwitchAnswer};
 use fluffy_workflow::project::detect::{Layout, Overrides};
+use fluffy_workflow::project::instructions::{Instructions, Skill};
 use tokio::sync::{mpsc, watch};
 
 use crate::api::Status;
@@ -44,7 +45,6 @@ use crate::hidden::{FindHiddenError, Hidden, find_hidden};
 use crate::history::{ANSWER_TOKENS, Sizes, shorten, visible};
 use crate::host::Errand;
 use crate::hub::Hub;
-use crate::instructions::{Instructions, Skill};
 use crate::person::Person;
 use crate::prompt::{Prompt, render};
 use crate::router::{RouteError, Router};

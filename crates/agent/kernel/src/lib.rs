@@ -12,7 +12,7 @@
 //! - [`debts`]: what a project owes for commits that no test proves
 //! - [`hidden`]: what no command of a session may open
 //! - [`slots`]: whose turn it is, among all sessions
-//! - [`history`], [`prompt`], [`instructions`]: what the model sees
+//! - [`history`], [`prompt`]: what the model sees
 //! - [`api`], [`event`], [`hub`], [`person`]: what clients see
 
 pub mod agent;
@@ -27,7 +27,6 @@ pub mod hidden;
 pub mod history;
 pub mod host;
 pub mod hub;
-pub mod instructions;
 pub mod merge;
 pub mod person;
 pub mod prompt;

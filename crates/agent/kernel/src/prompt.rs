@@ -7,8 +7,7 @@
 use std::fmt::Write;
 
 use fluffy_policy::word::{Mode, State};
-
-use crate::instructions::{self, Instructions, Skill};
+use fluffy_workflow::project::instructions::{self, Instructions, Skill};
 
 /// What the prompt is made of.
 #[derive(Debug, Clone, Copy)]

@@ -1,11 +1,13 @@
 //! Sessions in the ledger: writing facts, reading them back, listing.
 //!
-//! A fact is stored before anybody acts on it. Nothing is ever removed here.
+//! A fact is stored before anybody acts on it. Nothing is ever removed here;
+//! what retention has moved to the archive is read from there.
 
 use fluffy_base::Timestamp;
 use fluffy_base::id::SessionId;
 use fluffy_ledger::{
-    Actor, ActorKind, Aggregate, AppendError, Batch, Domain, Draft, Event, Ledger, StoreError,
+    Actor, ActorKind, Aggregate, AppendError, Batch, Domain, Draft, Event, Ledger, SegmentError,
+    StoreError,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -58,9 +60,18 @@ pub enum LoadSessionError {
         /// Which.
         session: SessionId,
     },
+    /// Its beginning was deleted with an old archive.
+    #[error("the beginning of session `{session}` is older than what is kept")]
+    Forgotten {
+        /// Which.
+        session: SessionId,
+    },
     /// The ledger cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The ledger's archive cannot be read.
+    #[error(transparent)]
+    Archive(#[from] SegmentError),
     /// An event of it has an unknown shape.
     #[error("event {seq} of session `{session}` cannot be read")]
     Shape {
@@ -139,82 +150,101 @@ impl SessionStore {
         Ok(fork.after(facts.into_iter().skip(1))?)
     }
 
-    /// The session whose id begins like this.
+    /// The session whose id begins like this; in the archive only if there is
+    /// no other.
     ///
     /// # Errors
     /// There is none, or there are several.
     pub fn find(&self, prefix: &str) -> Result<SessionId, LoadSessionError> {
-        let all = self.list()?;
-        let mut found = all
-            .iter()
-            .filter(|one| one.id.to_string().starts_with(prefix));
-        let session = prefix.to_owned();
-        match (found.next(), found.next()) {
-            (None, _) => Err(LoadSessionError::None { session }),
-            (Some(one), None) => Ok(one.id),
-            (Some(_), Some(_)) => Err(LoadSessionError::Ambiguous { session }),
+        let among = |all: &[Listed]| {
+            let mut found = all
+                .iter()
+                .filter(|one| one.id.to_string().starts_with(prefix));
+            let session = prefix.to_owned();
+            match (found.next(), found.next()) {
+                (None, _) => Err(LoadSessionError::None { session }),
+                (Some(one), None) => Ok(one.id),
+                (Some(_), Some(_)) => Err(LoadSessionError::Ambiguous { session }),
+            }
+        };
+        match among(&self.list()?) {
+            Err(LoadSessionError::None { .. }) => among(&self.list_archived()?),
+            found => found,
         }
     }
 
-    /// All sessions, newest first.
+    /// The sessions that began in the time the database holds, newest first.
     ///
     /// # Errors
     /// The ledger cannot be read.
     pub fn list(&self) -> Result<Vec<Listed>, LoadSessionError> {
-        let marks = |event: &Event| {
-            event.domain == Domain::Agent
-                && matches!(
-                    event.event_type.as_str(),
-                    "session.started" | "session.ended"
-                )
-        };
-        let events = self.ledger.last_where(usize::MAX, marks)?;
-        let mut listed: Vec<Listed> = Vec::new();
-        for event in &events {
-            let Ok(id) = event.aggregate.id.parse::<SessionId>() else {
-                continue;
-            };
-            match fact_of(id, event)? {
-                Fact::Started(started) => listed.push(Listed {
-                    id,
-                    task: started.task,
-                    started: started.moment,
-                    result: None,
-                }),
-                Fact::Ended(ended) => {
-                    if let Some(one) = listed.iter_mut().rev().find(|one| one.id == id) {
-                        one.result = Some(ended.result);
-                    }
-                }
-                _ => {}
-            }
-        }
-        listed.sort_by_key(|one| std::cmp::Reverse(one.id));
-        Ok(listed)
+        listed(&self.ledger.last_where(usize::MAX, marks)?)
+    }
+
+    /// All sessions there are, those in the archive included, newest first.
+    ///
+    /// # Errors
+    /// The ledger or its archive cannot be read.
+    pub fn list_archived(&self) -> Result<Vec<Listed>, LoadSessionError> {
+        listed(&self.ledger.everywhere(marks)?)
+    }
+
+    /// Whether older sessions may be in the archive.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn has_archived(&self) -> Result<bool, LoadSessionError> {
+        Ok(self.ledger.has_archived()?)
     }
 
     /// All facts of a session.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// The ledger cannot be read, or its archive no longer has the first one.
     pub fn facts(&self, session: SessionId) -> Result<Vec<Fact>, LoadSessionError> {
-        const PAGE: usize = 1_000;
         let aggregate = aggregate(session);
-        let mut facts = Vec::new();
-        let mut from = 0;
-        loop {
-            let page = self
-                .ledger
-                .read_aggregate(Domain::Agent, &aggregate, from, PAGE)?;
-            for event in &page {
-                facts.push(fact_of(session, event)?);
+        let events = self.ledger.history(Domain::Agent, &aggregate)?;
+        let has_beginning = match events.first() {
+            Some(first) => first.aggregate_version == 1,
+            None => self.ledger.version(Domain::Agent, &aggregate)? == 0,
+        };
+        if !has_beginning {
+            return Err(LoadSessionError::Forgotten { session });
+        }
+        events.iter().map(|event| fact_of(session, event)).collect()
+    }
+}
+
+/// Whether an event tells that a session began or ended.
+fn marks(event: &Event) -> bool {
+    let kinds = ["session.started", "session.ended"];
+    event.domain == Domain::Agent && kinds.contains(&event.event_type.as_str())
+}
+
+/// The sessions that such events tell of, newest first.
+fn listed(events: &[Event]) -> Result<Vec<Listed>, LoadSessionError> {
+    let mut listed: Vec<Listed> = Vec::new();
+    for event in events {
+        let Ok(id) = event.aggregate.id.parse::<SessionId>() else {
+            continue;
+        };
+        match fact_of(id, event)? {
+            Fact::Started(started) => listed.push(Listed {
+                id,
+                task: started.task,
+                started: started.moment,
+                result: None,
+            }),
+            Fact::Ended(ended) => {
+                if let Some(one) = listed.iter_mut().rev().find(|one| one.id == id) {
+                    one.result = Some(ended.result);
+                }
             }
-            match page.last() {
-                Some(last) => from = last.aggregate_version,
-                None => return Ok(facts),
-            }
+            _ => {}
         }
     }
+    listed.sort_by_key(|one| std::cmp::Reverse(one.id));
+    Ok(listed)
 }
 
 /// Whether doing it again finds out the same and changes nothing.

@@ -16,7 +16,9 @@ mod sse;
 
 use std::collections::BTreeSet;
 
-use fluffy_contract::model::{FaultKind, ModelEvent, ModelFault, Part, Retry, ToolCall, Turn};
+use fluffy_contract::model::{
+    FaultKind, ModelEvent, ModelFault, Opaque, Part, Retry, ToolCall, Turn,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -164,6 +166,8 @@ impl Wire {
 pub struct Decoder {
     reader: EventReader,
     format: Box<dyn Format>,
+    /// Who answers.
+    model: String,
     has_ended: bool,
 }
 
@@ -191,6 +195,7 @@ impl Decoder {
         Self {
             reader: EventReader::new(),
             format,
+            model: turn.model.clone(),
             has_ended: false,
         }
     }
@@ -240,7 +245,20 @@ impl Decoder {
             self.has_ended = true;
             out.truncate(last + 1);
         }
+        for opaque in out.iter_mut().filter_map(opaque_of) {
+            opaque.model.clone_from(&self.model);
+        }
         out
+    }
+}
+
+fn opaque_of(event: &mut ModelEvent) -> Option<&mut Opaque> {
+    match event {
+        ModelEvent::TextEnd { opaque } => Some(opaque),
+        ModelEvent::ReasoningEnd { opaque } | ModelEvent::ToolCallEnd { opaque, .. } => {
+            opaque.as_mut()
+        }
+        _ => None,
     }
 }
 

@@ -284,6 +284,7 @@ mod tests {
     fn parts_keep_their_order_and_parallel_calls_their_arguments() {
         let opaque = Opaque {
             wire: "w".into(),
+            model: "m".into(),
             value: json!(1),
         };
         let answer = answer(&[

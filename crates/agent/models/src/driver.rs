@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use fluffy_base::Clock;
 use fluffy_contract::BoxFuture;
-use fluffy_contract::model::{FaultKind, ModelEvent, ModelFault, ModelStream, Retry, Turn};
+use fluffy_contract::model::{FaultKind, ModelEvent, ModelFault, ModelStream, Part, Retry, Turn};
 use fluffy_secret::SecretString;
 use fluffy_secret::redactor::MARK;
 use tokio::sync::mpsc;
@@ -80,6 +80,12 @@ impl Chain {
                 return;
             };
             link.hide_key(&mut failed.fault);
+            if shown == Shown::Nothing
+                && refuses_thoughts(&failed.fault)
+                && drop_thoughts(&mut turn)
+            {
+                continue;
+            }
             let because = failed.fault.message.clone();
             history.push(Attempt {
                 model,
@@ -206,6 +212,24 @@ impl Drop for TurnStream {
     fn drop(&mut self) {
         self.task.abort();
     }
+}
+
+/// Whether a provider does not take back thoughts it once signed. They are
+/// bound to the conversation they were made in, and a summary changes that.
+fn refuses_thoughts(fault: &ModelFault) -> bool {
+    fault.kind == FaultKind::InvalidRequest && fault.message.contains("thinking")
+}
+
+/// Leaves the model's thoughts out; says whether there were any.
+fn drop_thoughts(turn: &mut Turn) -> bool {
+    let mut found = false;
+    for message in &mut turn.messages {
+        let before = message.parts.len();
+        let is_thought = |part: &Part| matches!(part, Part::Reasoning { .. });
+        message.parts.retain(|part| !is_thought(part));
+        found |= message.parts.len() < before;
+    }
+    found
 }
 
 fn fault(kind: FaultKind, message: &str) -> ModelFault {

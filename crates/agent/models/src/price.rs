@@ -69,6 +69,8 @@ pub struct LongPriceText {
     pub input: String,
     /// Tokens read from a cache; as `input` if there is no such price.
     pub cached: Option<String>,
+    /// Tokens written to a cache; as `input` if there is no such price.
+    pub cache_write: Option<String>,
     /// Tokens written.
     pub output: String,
 }
@@ -139,7 +141,7 @@ impl Prices {
         };
         let usual = price(&text.input, &text.cached, &text.cache_write, &text.output)?;
         let above = text.above.as_ref().map(|long| {
-            let price = price(&long.input, &long.cached, &None, &long.output)?;
+            let price = price(&long.input, &long.cached, &long.cache_write, &long.output)?;
             Ok((long.input_tokens, price))
         });
         let above = above.transpose()?;

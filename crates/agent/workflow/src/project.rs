@@ -2,7 +2,8 @@
 //!
 //! [`detect`] looks at a listing and a few contents and says which files are
 //! tests and how they are run; [`parts`] looks inside files that are more
-//! than one thing; [`declared`] finds the names of tests before they run.
+//! than one thing; [`declared`] finds the names of tests before they run;
+//! [`instructions`] are what a project says to the agent.
 //! Nothing here reads a file: texts are handed in.
 
 pub mod additions;
@@ -10,6 +11,7 @@ pub mod declared;
 pub mod detect;
 mod gomod;
 mod ini;
+pub mod instructions;
 mod javascript;
 mod makefile;
 pub mod parts;

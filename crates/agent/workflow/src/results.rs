@@ -122,6 +122,24 @@ pub enum Format {
     Auto,
 }
 
+impl Format {
+    /// All there are.
+    pub const ALL: [Self; 12] = [
+        Self::Libtest,
+        Self::LibtestJson,
+        Self::Nextest,
+        Self::Pytest,
+        Self::Junit,
+        Self::Tap,
+        Self::NodeSpec,
+        Self::GoJson,
+        Self::JestJson,
+        Self::MochaJson,
+        Self::ExitCode,
+        Self::Auto,
+    ];
+}
+
 /// The output of one run, as it came.
 #[derive(Debug, Clone, Copy)]
 pub struct Run<'a> {
@@ -432,21 +450,6 @@ mod tests {
         assert_eq!(name("a\nb"), "a b");
     }
 
-    const FORMATS: [Format; 12] = [
-        Format::Libtest,
-        Format::LibtestJson,
-        Format::Nextest,
-        Format::Pytest,
-        Format::Junit,
-        Format::Tap,
-        Format::NodeSpec,
-        Format::GoJson,
-        Format::JestJson,
-        Format::MochaJson,
-        Format::ExitCode,
-        Format::Auto,
-    ];
-
     /// Lines that parsers look for, to be put together in any order.
     const PIECES: &[&str] = &[
         "running 2 tests",
@@ -523,7 +526,7 @@ mod tests {
                 stdout.push_str(PIECES[pick]);
                 stdout.push_str(if newline { "\n" } else { &noise });
             }
-            for format in FORMATS {
+            for format in Format::ALL {
                 let run = Run { command: "x", root: "/w", stdout: &stdout, stderr: &noise, exit: Exit::Code(code) };
                 let report = parse(format, &run);
                 let bad = report.results.iter().any(|result| result.outcome > Outcome::Skipped);

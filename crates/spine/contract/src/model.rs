@@ -137,6 +137,10 @@ pub struct ToolCall {
 pub struct Opaque {
     /// The wire format that made it; no other one is sent it.
     pub wire: String,
+    /// The model that made it, where that is known: some are sent only their
+    /// own.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub model: String,
     /// Whatever it is.
     pub value: Value,
 }

@@ -21,6 +21,9 @@ use crate::key::SigningKeyFile;
 use crate::row::RowRef;
 use crate::sqlite;
 
+/// Where a SQLite ledger's archive is, inside its directory.
+pub const ARCHIVE: &str = "archive";
+
 /// How the names of segments end.
 const ENDING: &str = ".jsonl.zst";
 

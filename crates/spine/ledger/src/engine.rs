@@ -6,6 +6,7 @@
 //! be called from outside this crate. The rules stand on each function.
 
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 
 use fluffy_base::Digest;
 use tokio::sync::watch;
@@ -144,6 +145,14 @@ impl Engine {
         match self {
             Self::Sqlite(store) => store.anchor(),
             Self::Postgres(store) => store.anchor(),
+        }
+    }
+
+    /// Where what was pruned is, if that is beside the database.
+    pub(crate) fn archive(&self) -> Option<PathBuf> {
+        match self {
+            Self::Sqlite(store) => Some(store.archive()),
+            Self::Postgres(_) => None,
         }
     }
 

@@ -17,6 +17,7 @@ pub mod error;
 pub mod event;
 pub mod export;
 pub mod health;
+pub mod history;
 pub mod key;
 pub mod ledger;
 pub mod projection;

@@ -51,13 +51,13 @@ pub struct Retention {
 }
 
 impl Retention {
-    /// The agent's defaults: a week in the database, 90 days or 1 GiB in all,
+    /// The agent's defaults: 30 days in the database, 90 days or 1 GiB in all,
     /// with the archive in the ledger's directory.
     #[must_use]
     pub fn agent(ledger: &Path) -> Self {
         Self {
-            archive: ledger.join("archive"),
-            keep_hot: 7 * DAY,
+            archive: ledger.join(archive::ARCHIVE),
+            keep_hot: 30 * DAY,
             keep: 90 * DAY,
             budget: ByteSize(1 << 30),
             segment_events: 1_000_000,

@@ -41,6 +41,7 @@ impl Kept {
         let signing = Signing::in_directory(&home.path().join("keys"));
         let mut retention = Retention::agent(&home.path().join("ledger"));
         retention.key = Some(signing.key.clone());
+        retention.keep_hot = 7 * DAY;
         let options = LedgerOptions {
             signing: Some(signing),
             clock: clock.clone(),
@@ -115,6 +116,39 @@ impl Kept {
         };
         self.ledger.verify(&options).unwrap()
     }
+}
+
+#[test]
+fn history_goes_back_into_the_archive() {
+    let kept = Kept::new();
+    kept.live(10);
+    let aggregate = Aggregate::new("session", "s1");
+    let versions = || -> Vec<u64> {
+        let events = kept.ledger.history(Domain::Agent, &aggregate).unwrap();
+        events.iter().map(|event| event.aggregate_version).collect()
+    };
+    let everything = || {
+        let found = kept.ledger.everywhere(|event| event.aggregate == aggregate);
+        found.unwrap().len()
+    };
+    let whole = versions();
+    assert_eq!(whole.len(), 330);
+    kept.enforce();
+    let hot = kept
+        .ledger
+        .read_aggregate(Domain::Agent, &aggregate, 0, 1_000)
+        .unwrap();
+    assert!(hot.len() < whole.len(), "nothing was archived");
+    assert_eq!(versions(), whole);
+    assert_eq!(everything(), whole.len());
+    // Where the oldest is deleted, the rest still says what it is.
+    std::fs::remove_file(kept.archives().first().unwrap()).unwrap();
+    let left = versions();
+    assert_eq!(left, whole[whole.len() - left.len()..]);
+    assert!(left[0] > 1);
+    let unknown = Aggregate::new("session", "nobody");
+    let none = kept.ledger.history(Domain::Agent, &unknown).unwrap();
+    assert!(none.is_empty());
 }
 
 #[test]

@@ -136,6 +136,18 @@ impl Filter {
         Rules::sealed().compile(architecture)
     }
 
+    /// The program as other tools take it: the kernel's own instructions.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let bytes = |one: &Instruction| {
+            let mut bytes = one.code.to_ne_bytes().to_vec();
+            bytes.extend([one.if_true, one.if_false]);
+            bytes.extend(one.value.to_ne_bytes());
+            bytes
+        };
+        self.program.iter().flat_map(bytes).collect()
+    }
+
     /// Puts the filter over the calling thread and all that it starts, for
     /// ever. Allocates nothing: it is called between `fork` and `execve`, after
     /// no-new-privileges.

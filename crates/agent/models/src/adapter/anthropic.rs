@@ -10,7 +10,7 @@
 
 mod reader;
 
-use fluffy_contract::model::{Effort, Message, Part, Role, Turn};
+use fluffy_contract::model::{Effort, Message, Opaque, Part, Role, Turn};
 use fluffy_contract::tool::ToolOutcome;
 use serde_json::{Value, json};
 
@@ -90,7 +90,7 @@ fn messages(turn: &Turn, names: &ToolNames) -> Vec<WireMessage> {
         let blocks: Vec<Value> = message
             .parts
             .iter()
-            .filter_map(|p| block(p, names))
+            .filter_map(|p| block(p, names, &turn.model))
             .collect();
         if blocks.is_empty() {
             continue;
@@ -109,14 +109,12 @@ fn messages(turn: &Turn, names: &ToolNames) -> Vec<WireMessage> {
     all
 }
 
-fn block(part: &Part, names: &ToolNames) -> Option<Value> {
+fn block(part: &Part, names: &ToolNames, model: &str) -> Option<Value> {
     match part {
         Part::Text { text, .. } => text_block(text),
-        // Only what was signed there; unsigned thoughts are refused.
+        // Unsigned thoughts, and those of another model, are refused.
         Part::Reasoning { opaque, .. } => {
-            let own = opaque
-                .as_ref()
-                .filter(|opaque| opaque.wire == Wire::Anthropic.name());
+            let own = opaque.as_ref().filter(|opaque| is_own(opaque, model));
             own.map(|opaque| opaque.value.clone())
         }
         Part::ToolCall(call) => {
@@ -209,12 +207,20 @@ fn may_begin_to_think(turn: &Turn) -> bool {
         .rev()
         .take_while(|m| m.role != Role::User);
     let answers = since_user.filter(|message| message.role == Role::Assistant);
-    answers.into_iter().all(begins_with_thought)
+    answers
+        .into_iter()
+        .all(|message| begins_with_thought(message, &turn.model))
 }
 
-fn begins_with_thought(message: &Message) -> bool {
+fn begins_with_thought(message: &Message, model: &str) -> bool {
     matches!(message.parts.first(), Some(Part::Reasoning { opaque: Some(opaque), .. })
-        if opaque.wire == Wire::Anthropic.name())
+        if is_own(opaque, model))
+}
+
+/// Whether this model signed it. Sessions of older versions do not say who did.
+fn is_own(opaque: &Opaque, model: &str) -> bool {
+    let known = opaque.model.as_str();
+    opaque.wire == Wire::Anthropic.name() && (known.is_empty() || known == model)
 }
 
 #[cfg(test)]

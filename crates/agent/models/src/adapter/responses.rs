@@ -306,7 +306,8 @@ fn index(event: &Value) -> u64 {
 
 fn opaque(value: Value) -> Opaque {
     let wire = Wire::Responses.name().to_owned();
-    Opaque { wire, value }
+    let model = String::new();
+    Opaque { wire, model, value }
 }
 
 fn usage_of(usage: &Value) -> Usage {

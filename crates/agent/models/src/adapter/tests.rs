@@ -46,7 +46,11 @@ fn reasoning(wire: Wire, value: Value) -> Part {
     let wire = wire.name().to_owned();
     Part::Reasoning {
         text: "thought".into(),
-        opaque: Some(Opaque { wire, value }),
+        opaque: Some(Opaque {
+            wire,
+            model: String::new(),
+            value,
+        }),
     }
 }
 
@@ -57,6 +61,7 @@ fn turn() -> Turn {
         json!({"type": "reasoning", "id": "rs", "encrypted_content": "e", "summary": []});
     let gemini = Opaque {
         wire: "gemini".into(),
+        model: String::new(),
         value: json!({"id": "g1", "thoughtSignature": "sig"}),
     };
     Turn {
@@ -181,6 +186,23 @@ fn an_anthropic_request() {
             ],
         })
     );
+}
+
+#[test]
+fn thoughts_go_back_to_the_model_that_signed_them_alone() {
+    let sends_thoughts = |signed_by: &str| {
+        let mut turn = turn();
+        for part in turn.messages.iter_mut().flat_map(|m| &mut m.parts) {
+            if let Part::Reasoning { opaque, .. } = part {
+                opaque.as_mut().unwrap().model = signed_by.to_owned();
+            }
+        }
+        body(&turn, Wire::Anthropic)
+            .to_string()
+            .contains("signature")
+    };
+    assert!(sends_thoughts("gpt-5"));
+    assert!(!sends_thoughts("claude-opus-5-5"));
 }
 
 #[test]

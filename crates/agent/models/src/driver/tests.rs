@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use fluffy_base::Timestamp;
-use fluffy_contract::model::StopReason;
+use fluffy_contract::model::{Message, Opaque, Role, StopReason};
 use tokio::time::Instant;
 
 use super::*;
@@ -30,6 +30,7 @@ enum Ending {
 struct Script {
     acts: Mutex<VecDeque<Act>>,
     asked: Mutex<Vec<(String, Duration)>>,
+    bodies: Mutex<Vec<String>>,
     began: Mutex<Option<Instant>>,
 }
 
@@ -46,12 +47,14 @@ impl Exchange for Script {
     fn send<'a>(
         &'a self,
         settings: &'a ProviderSettings,
-        _request: &'a HttpRequest,
+        request: &'a HttpRequest,
         _key: Option<&'a SecretString>,
     ) -> BoxFuture<'a, Result<Box<dyn Body>, Refused>> {
         let began = *self.began.lock().unwrap().get_or_insert_with(Instant::now);
         let provider = settings.provider.clone();
         self.asked.lock().unwrap().push((provider, began.elapsed()));
+        let body = String::from_utf8_lossy(&request.body).into_owned();
+        self.bodies.lock().unwrap().push(body);
         let act = self
             .acts
             .lock()
@@ -60,7 +63,7 @@ impl Exchange for Script {
             .expect("asked too often");
         let fault = |kind, retryable| ModelFault {
             kind,
-            message: "made up about the key k-0123456789".into(),
+            message: "made up about thinking and the key k-0123456789".into(),
             retryable,
         };
         let answer: Result<Box<dyn Body>, Refused> = match act {
@@ -225,6 +228,58 @@ async fn the_next_model_takes_over_and_says_who_it_is() {
     );
     assert!(matches!(&events[1], ModelEvent::Restarted { model, .. } if model == "three/m"));
     assert_eq!(text(&events), "third");
+}
+
+#[tokio::test(start_paused = true)]
+async fn thoughts_that_are_refused_are_left_out_once() {
+    let refused = || Act::Refuse(FaultKind::InvalidRequest, Retry::Never, None);
+    let script = Arc::new(Script {
+        acts: Mutex::new([refused(), refused()].into()),
+        ..Script::default()
+    });
+    let opaque = Some(Opaque {
+        wire: Wire::Anthropic.name().to_owned(),
+        model: "m".into(),
+        value: serde_json::json!({"type": "thinking", "thinking": "hm", "signature": "s"}),
+    });
+    let text = |text: &str| Part::Text {
+        text: text.to_owned(),
+        opaque: None,
+    };
+    let message = |role, parts| Message { role, parts };
+    let thought = Part::Reasoning {
+        text: "hm".into(),
+        opaque,
+    };
+    let turn = Turn {
+        messages: vec![
+            message(Role::User, vec![text("go")]),
+            message(Role::Assistant, vec![thought, text("gone")]),
+            message(Role::User, vec![text("on")]),
+        ],
+        ..turn()
+    };
+    let link = Link {
+        settings: ProviderSettings {
+            provider: "p".into(),
+            wire: Wire::Anthropic,
+            base_url: "http://localhost:1".parse().unwrap(),
+        },
+        model: "m".into(),
+        key: None,
+    };
+    let clock = Arc::new(RuntimeClock(Instant::now()));
+    let chain = Chain::new(vec![link], script.clone(), clock);
+    let mut stream = Arc::new(chain).start(turn);
+    let last = stream.next().await;
+    assert!(
+        matches!(&last, Some(ModelEvent::Error(fault)) if fault.kind == FaultKind::InvalidRequest),
+        "a second refusal is the answer: {last:?}"
+    );
+    let bodies = script.bodies.lock().unwrap().clone();
+    let with_thoughts: Vec<bool> = bodies.iter().map(|b| b.contains("signature")).collect();
+    assert_eq!(with_thoughts, [true, false]);
+    assert!(bodies.iter().all(|body| body.contains("gone")));
 }
 
 #[tokio::test(start_paused = true)]

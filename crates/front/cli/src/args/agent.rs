@@ -97,6 +97,9 @@ pub(crate) enum SessionCommand {
         /// At most this many
         #[arg(long, value_name = "N", default_value_t = 20)]
         last: usize,
+        /// Also those of more than 30 days ago
+        #[arg(long)]
+        archived: bool,
     },
     /// Show what happened in a session
     Show {

@@ -80,11 +80,14 @@ pub(crate) fn close(session: &Session, open: OpenLedger) -> Result<(), Failure> 
 fn retention(here: &Here) -> Result<Retention, Failure> {
     let settings = &here.settings.values().ledger;
     let days = settings.retention_days.saturating_mul(24 * 60 * 60);
+    let agent = Retention::agent(&folder(here)?);
+    let keep = Duration::from_secs(days);
     Ok(Retention {
-        keep: Duration::from_secs(days),
+        keep_hot: agent.keep_hot.min(keep),
+        keep,
         budget: settings.retention_size,
         key: Some(key_file(here)),
-        ..Retention::agent(&folder(here)?)
+        ..agent
     })
 }
 
@@ -125,7 +128,7 @@ pub(crate) fn exists(folder: &Path) -> bool {
 
 /// The archived segments of the ledger, oldest first.
 pub(crate) fn archives(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder.join("archive"))
+    let entries = std::fs::read_dir(folder.join(fluffy_ledger::archive::ARCHIVE))
         .into_iter()
         .flatten()
         .flatten();

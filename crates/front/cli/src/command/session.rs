@@ -23,7 +23,9 @@ use crate::session::Session;
 /// Runs one of the `session` commands.
 pub(crate) fn run(session: &Session, command: SessionCommand) -> Outcome {
     match command {
-        SessionCommand::List { last } => list::run(session, last),
+        SessionCommand::List { last, archived } => {
+            list::run(session, last, list::Which::from_flag(archived))
+        }
         SessionCommand::Show { id } => show::run(session, &id),
         SessionCommand::Resume { id, yes_auto } => {
             ask::resume(session, &id, Yes::from_flag(yes_auto))
@@ -73,6 +75,14 @@ fn unreadable(error: &LoadSessionError) -> Report {
         ),
         LoadSessionError::Ambiguous { .. } => (ExitCode::Usage, "give more of the id"),
         LoadSessionError::Store(error) => return failure::read_ledger(error),
+        LoadSessionError::Forgotten { .. } => (
+            ExitCode::NotFound,
+            "set ledger.retention_days and ledger.retention_size higher to keep more from now on",
+        ),
+        LoadSessionError::Archive(_) => (
+            ExitCode::Internal,
+            "run `fluffy audit verify`, and restore the ledger's archive from your backup",
+        ),
         LoadSessionError::Shape { .. }
         | LoadSessionError::Fold(_)
         | LoadSessionError::TooManyForks { .. } => (

@@ -20,7 +20,6 @@ use fluffy_kernel::agent::{Agent, DriveError, Ground};
 use fluffy_kernel::api::{ProviderEnvironment, Resume, Start};
 use fluffy_kernel::commit::Author;
 use fluffy_kernel::host::{Chosen, Make, Ways};
-use fluffy_kernel::instructions::{self, Instructions, Skill};
 use fluffy_kernel::provider::{ModelAccess, SandboxedModels};
 use fluffy_kernel::session::{Fact, Session as Recorded, Started};
 use fluffy_kernel::slots::{Slots, own_memory};
@@ -46,6 +45,7 @@ use fluffy_tools::budget::{Budget, Limits, Lowered, Resource};
 use fluffy_tools::paths::ProjectPaths;
 use fluffy_tools::registry::Registry;
 use fluffy_workflow::project::detect::{CommandOverride, Overrides};
+use fluffy_workflow::project::instructions::{self, Instructions, Skill};
 use fluffy_workflow::results::Format;
 
 use crate::command::sandbox::ground::Ground as Machine;

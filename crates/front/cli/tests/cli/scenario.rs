@@ -2,8 +2,10 @@
 //!
 //! `steered` is a person at the keyboard, and what one can do afterwards.
 //! `stage` is the real program between a script and a repository; `languages`
-//! holds the repositories; `hostile` is a model that tries to cheat.
+//! holds the repositories; `hostile` is a model that tries to cheat; `family`
+//! are the processes of a session.
 
+mod family;
 mod hostile;
 mod killed;
 mod languages;
@@ -13,6 +15,7 @@ mod rehearsed;
 mod replayed;
 mod stage;
 mod steered;
+mod stuck;
 
 use fluffy_model_server::{Delivery, Fault, Format, Piece, Reply, Tokens};
 use serde_json::json;
@@ -88,6 +91,21 @@ fn is_done(stage: &Stage, repository: &Repository, played: &Played) {
         .collect();
     assert!(refused[0].summary.contains("test_writing"), "{refused:?}");
     assert!(refused[1].summary.contains("code_writing"), "{refused:?}");
+    assert_eq!(played.ended()["evidence"]["refused"], 2);
+    is_committed(stage, repository, played);
+    let ledger = stage.ledger();
+    let of = |kind: &str| {
+        ledger
+            .iter()
+            .filter(|event| event["event_type"] == kind)
+            .count()
+    };
+    assert_eq!(of("merge.approved"), 1);
+    assert_eq!(of("merge.applied"), 1);
+}
+
+/// Asserts what is in the repository and what is said of it.
+fn is_committed(stage: &Stage, repository: &Repository, played: &Played) {
     let evidence = &played.ended()["evidence"];
     let proven: Vec<&str> = evidence["fail_to_pass"]
         .as_array()
@@ -98,7 +116,6 @@ fn is_done(stage: &Stage, repository: &Repository, played: &Played) {
     assert_eq!(proven.len(), 1, "{evidence}");
     assert!(proven[0].contains(repository.named), "{evidence}");
     assert_eq!(evidence["pass_to_pass"], 1);
-    assert_eq!(evidence["refused"], 2);
     let merged: Vec<&String> = evidence["merged"].as_object().unwrap().keys().collect();
     let mut both = vec![repository.source, repository.test];
     both.sort_unstable();
@@ -120,16 +137,6 @@ fn is_done(stage: &Stage, repository: &Repository, played: &Played) {
     let read = |path: &str| std::fs::read_to_string(stage.file(path)).unwrap();
     assert_eq!(read(repository.source), repository.solved);
     assert_eq!(read(repository.test), repository.test_text);
-
-    let ledger = stage.ledger();
-    let of = |kind: &str| {
-        ledger
-            .iter()
-            .filter(|event| event["event_type"] == kind)
-            .count()
-    };
-    assert_eq!(of("merge.approved"), 1);
-    assert_eq!(of("merge.applied"), 1);
 }
 
 /// Replies with every one changed.

@@ -1,14 +1,17 @@
 //! `fluffy session …`: what is in the ledger, without a kernel and with one.
 
-use fluffy_base::Timestamp;
+use std::sync::Arc;
+use std::time::Duration;
+
 use fluffy_base::id::{LayerId, SessionId};
+use fluffy_base::{Clock as _, ManualClock, SystemClock, Timestamp};
 use fluffy_contract::model::{Part, StopReason, ToolCall, Usage};
 use fluffy_kernel::api;
 use fluffy_kernel::commit::Author;
 use fluffy_kernel::event::{Outcome, SessionResult};
 use fluffy_kernel::session::{Answered, CallFinished, Fact, Started};
 use fluffy_kernel::store::SessionStore;
-use fluffy_ledger::Ledger;
+use fluffy_ledger::{Ledger, LedgerOptions};
 use fluffy_policy::word::Mode;
 use serde_json::{Value, json};
 
@@ -20,7 +23,12 @@ use crate::site::Site;
 /// A ledger with two sessions: a verified one, and an open one after it.
 async fn site() -> Site {
     let site = tokio::task::block_in_place(Site::initialised);
-    let ledger = Ledger::open(&site.ledger(), Default::default()).unwrap();
+    fill(&site, LedgerOptions::default()).await;
+    site
+}
+
+async fn fill(site: &Site, options: LedgerOptions) {
+    let ledger = Ledger::open(&site.ledger(), options).unwrap();
     let store = SessionStore::new(ledger.clone());
     for fact in facts() {
         store.append(SESSION, &fact).await.unwrap();
@@ -28,7 +36,36 @@ async fn site() -> Site {
     let open = Fact::Started(started("look\u{1b}[2J around"));
     store.append(SessionId::from_bits(8), &open).await.unwrap();
     ledger.close().unwrap();
-    site
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn old_sessions_are_in_the_archive_and_not_lost() {
+    const DAYS: Duration = Duration::from_secs(40 * 24 * 60 * 60);
+    let site = tokio::task::block_in_place(Site::empty);
+    let epoch = Timestamp::from_micros(0);
+    let then = epoch.after(SystemClock.now().since(epoch) - DAYS);
+    let options = LedgerOptions {
+        clock: Arc::new(ManualClock::new(then)),
+        ..LedgerOptions::default()
+    };
+    fill(&site, options).await;
+    tokio::task::block_in_place(|| {
+        let all = |words: &[&str]| site.json(0, words)["all"].clone();
+        // Every command keeps to the retention when it is done.
+        assert_eq!(all(&["session", "list"]), 2);
+        assert_eq!(all(&["session", "list"]), 0);
+        let said = site.succeeds(&["session", "list"]);
+        assert!(said.contains("--archived"), "{said}");
+        assert_eq!(all(&["session", "list", "--archived"]), 2);
+        let id = SESSION.to_string();
+        let shown = site.succeeds(&["session", "show", &id]);
+        assert!(shown.contains("Done, verified"), "{shown}");
+        site.succeeds(&["session", "export", &id]);
+        site.succeeds(&["audit", "verify"]);
+        // What is deleted after all is said, and never half of it shown.
+        std::fs::remove_dir_all(site.ledger().join("archive")).unwrap();
+        site.ends(4, &["session", "show", &id]);
+    });
 }
 
 fn started(task: &str) -> Started {

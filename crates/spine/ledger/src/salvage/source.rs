@@ -56,7 +56,7 @@ pub(super) fn sources(directory: &Path) -> Vec<Source> {
         sources.extend(Rescue::open(&path).map(Source::Snapshot));
     }
     // An archive that can't be listed can't help; it stays where it is.
-    let segments = archive::segments(&directory.join("archive")).unwrap_or_default();
+    let segments = archive::segments(&directory.join(archive::ARCHIVE)).unwrap_or_default();
     sources.push(Source::Archive(segments));
     sources
 }

@@ -17,6 +17,7 @@ use super::schema::{self, Use};
 use super::view::{self, View};
 use super::writer::{self, Writer};
 use super::{integer, private_directory, private_file, store_error};
+use crate::archive::ARCHIVE;
 use crate::chain::{AggregateKey, Genesis, Head};
 use crate::engine::{Anchor, Edition, Visit};
 use crate::error::StoreError;
@@ -72,6 +73,11 @@ impl Store {
             _presence: Some(presence),
             idle: Mutex::default(),
         })
+    }
+
+    /// The directory of archived segments.
+    pub(crate) fn archive(&self) -> PathBuf {
+        self.directory.join(ARCHIVE)
     }
 
     /// Opens a database file for reading only, without leaving a trace.

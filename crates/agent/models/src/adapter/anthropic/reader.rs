@@ -114,7 +114,8 @@ impl Reader {
             None => return,
         };
         let wire = Wire::Anthropic.name().to_owned();
-        let opaque = value.map(|value| Opaque { wire, value });
+        let model = String::new();
+        let opaque = value.map(|value| Opaque { wire, model, value });
         out.push(ModelEvent::ReasoningEnd { opaque });
     }
 

@@ -162,6 +162,7 @@ fn opaque<const N: usize>(fields: [(&str, Option<&Value>); N]) -> Opaque {
     let wire = Wire::Gemini.name().to_owned();
     Opaque {
         wire,
+        model: String::new(),
         value: value.into(),
     }
 }

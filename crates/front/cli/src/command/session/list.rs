@@ -10,22 +10,49 @@ use crate::command::Outcome;
 use crate::command::agent::show::words::short_id;
 use crate::session::Session;
 
+/// Which sessions are listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Which {
+    /// Those the database holds.
+    Recent,
+    /// Also those in its archive.
+    Archived,
+}
+
+impl Which {
+    pub(super) fn from_flag(archived: bool) -> Self {
+        if archived {
+            Self::Archived
+        } else {
+            Self::Recent
+        }
+    }
+}
+
 /// Prints the newest sessions.
-pub(super) fn run(session: &Session, last: usize) -> Outcome {
-    let all = with_store(session, |store| {
-        store.list().map_err(|error| unreadable(&error).into())
+pub(super) fn run(session: &Session, last: usize, which: Which) -> Outcome {
+    let (all, has_archived) = with_store(session, |store| {
+        let all = match which {
+            Which::Recent => store.list(),
+            Which::Archived => store.list_archived(),
+        };
+        let read = all.and_then(|all| Ok((all, store.has_archived()?)));
+        read.map_err(|error| unreadable(&error).into())
     })?;
-    let days = session.here()?.settings.values().ledger.retention_days;
+    let settings = &session.here()?.settings.values().ledger;
+    let (days, size) = (settings.retention_days, settings.retention_size);
     let shown: Vec<&Listed> = all.iter().take(last).collect();
     if session.json() {
         let value = json!({"sessions": shown, "all": all.len(), "retention_days": days});
         session.printer.json(&value)?;
         return Ok(ExitCode::Success);
     }
+    let are_more = has_archived && which == Which::Recent;
     if shown.is_empty() {
-        session
-            .printer
-            .data("No session yet; begin one with: fluffy \"TASK\"")?;
+        session.printer.data(match are_more {
+            true => "No session in the last 30 days; older ones: --archived",
+            false => "No session yet; begin one with: fluffy \"TASK\"",
+        })?;
         return Ok(ExitCode::Success);
     }
     let mut table = Table::new([
@@ -50,8 +77,12 @@ pub(super) fn run(session: &Session, last: usize) -> Outcome {
             .printer
             .note(&format!("{hidden} older ones: --last {}", all.len()));
     }
+    if are_more {
+        let older = "Sessions of more than 30 days ago are in the archive: --archived";
+        session.printer.note(older);
+    }
     session.printer.note(&format!(
-        "Kept for {days} days, then moved to the ledger's archive; nothing is deleted."
+        "Kept for {days} days or {size}; what is deleted then is recorded in the ledger."
     ));
     Ok(ExitCode::Success)
 }

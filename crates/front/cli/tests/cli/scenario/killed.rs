@@ -15,7 +15,8 @@ use fluffy_test_kit::{Seed, campaign, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use self::victim::{Victim, alive};
+use self::victim::Victim;
+use super::family::{Process, alive, family};
 use super::languages::JAVASCRIPT;
 use super::script;
 use super::stage::Stage;
@@ -85,7 +86,7 @@ impl Rounds {
             _ => stage.prepare(script(&JAVASCRIPT, JAVASCRIPT.solved)),
         };
         let mut running = Running::start(&stage, &words);
-        let mut family = self.strike(&stage, &mut running, round);
+        let mut there = self.strike(&stage, &mut running, round);
         let session = running.session.clone();
         let mut ended = running.end();
         for _ in 0..RESUMED {
@@ -109,17 +110,17 @@ impl Rounds {
         assert_eq!(read(JAVASCRIPT.test), JAVASCRIPT.test_text);
         stage.site.succeeds(&["audit", "verify"]);
         // Of the kernel that came after, if one did.
-        family.extend(victim::family(&stage));
+        there.extend(family(&stage));
         stage.ends();
         wait_for("nobody is left", PATIENCE, || {
-            family.iter().all(|one| !alive(one)).then_some(())
+            there.iter().all(|one| !alive(one)).then_some(())
         })
         .unwrap();
     }
 
     /// Kills at the round's moment, or when there is somebody to kill after
     /// it; all processes of the session then, so that none is forgotten.
-    fn strike(&mut self, stage: &Stage, running: &mut Running, round: u64) -> Vec<victim::Process> {
+    fn strike(&mut self, stage: &Stage, running: &mut Running, round: u64) -> Vec<Process> {
         let begun = Instant::now();
         let micros = u64::try_from(self.longest.as_micros()).unwrap().max(1);
         let moment = begun + Duration::from_micros(self.seed.choice(2 * round) % micros);
@@ -132,15 +133,15 @@ impl Rounds {
                 std::thread::sleep(LOOK);
                 continue;
             }
-            let family = victim::family(stage);
+            let there = family(stage);
             let choice = self.seed.choice(2 * round + 1);
             let client = Pid::from_child(&running.child);
-            if let Some(victim) = self.victim.choose(&family, client, choice) {
+            if let Some(victim) = self.victim.choose(&there, client, choice) {
                 // It has spoken to its client, so it is there.
-                assert!(self.victim == Victim::Kernel || !family.is_empty());
+                assert!(self.victim == Victim::Kernel || !there.is_empty());
                 // It may just have ended by itself.
                 self.killed += u64::from(kill_process(victim, Signal::KILL).is_ok());
-                return family;
+                return there;
             }
             std::thread::sleep(LOOK);
         }

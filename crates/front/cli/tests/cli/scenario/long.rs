@@ -10,10 +10,9 @@ use fluffy_test_kit::{campaign, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use super::family::{Process, Role, family, the};
 use super::languages::JAVASCRIPT;
-use super::processes::{parent, processes};
 use super::stage::Stage;
-use crate::agent::socket;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -48,7 +47,7 @@ fn a_long_session_grows_no_further_and_keeps_its_worker() {
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
         let event: Value = serde_json::from_str(&line.unwrap()).unwrap();
         if event["type"] == "turn.started" {
-            sizes.extend(resident(kernel(&stage)));
+            sizes.extend(resident(the(Role::Kernel, &stage)));
         }
     }
     // All turns were taken, and nothing else ended it.
@@ -79,21 +78,17 @@ fn a_worker_that_is_killed_between_two_turns_is_replaced() {
     std::thread::scope(|scope| {
         let killer = scope.spawn(|| {
             // While a command runs, the worker has answered and waits.
+            let words = PAUSE.replace(' ', "\0");
             wait_for("the command runs", PATIENCE, || {
-                let words = PAUSE.replace(' ', "\0");
-                processes().find(|(_, line)| line.trim_end_matches('\0') == words)
+                let family = family(&stage);
+                let mut lines = family.iter().map(|one| one.line.trim_end_matches('\0'));
+                lines.any(|line| line == words).then_some(())
             })
             .unwrap();
-            // The launcher and the kernel are siblings.
-            let bootstrap = parent(kernel(&stage).unwrap()).and_then(Pid::from_raw);
-            let bootstrap = bootstrap.unwrap();
-            let workers: Vec<Pid> = processes()
-                .filter(|(id, line)| {
-                    line.trim_end_matches('\0').ends_with("worker\0model")
-                        && descends(*id, bootstrap)
-                })
-                .map(|(id, _)| id)
-                .collect();
+            let is_worker =
+                |one: &Process| one.line.trim_end_matches('\0').ends_with("worker\0model");
+            let workers = family(&stage).into_iter().filter(is_worker);
+            let workers: Vec<Pid> = workers.map(|one| one.pid).collect();
             assert_eq!(workers.len(), 1);
             kill_process(workers[0], Signal::KILL).unwrap();
         });
@@ -113,13 +108,6 @@ fn a_worker_that_is_killed_between_two_turns_is_replaced() {
     stage.ends();
 }
 
-fn kernel(stage: &Stage) -> Option<Pid> {
-    let socket = socket(&stage.site).to_string_lossy().into_owned();
-    let is_kernel = |line: &str| line.contains("worker\0kernel") && line.contains(&socket);
-    let mut found = processes().filter(|(_, line)| is_kernel(line));
-    found.next().map(|(id, _)| id)
-}
-
 /// Resident bytes of a process.
 fn resident(id: Option<Pid>) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", id?.as_raw_nonzero())).ok()?;
@@ -128,9 +116,4 @@ fn resident(id: Option<Pid>) -> Option<u64> {
         .find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kib: u64 = line.trim().trim_end_matches(" kB").parse().ok()?;
     Some(kib * 1024)
-}
-
-fn descends(id: Pid, from: Pid) -> bool {
-    let parent = |id: Pid| parent(id).and_then(Pid::from_raw);
-    std::iter::successors(parent(id), |id| parent(*id)).any(|one| one == from)
 }
