@@ -286,8 +286,10 @@ impl Agent {
                 self.revise().await?;
             }
         }
-        if self.session.workflow.state() == State::Idle {
-            self.step(Input::SendTask).await?.ok();
+        match (self.session.workflow.state(), self.landed()) {
+            (State::Idle, None) => drop(self.step(Input::SendTask).await?),
+            (State::Idle, Some(_)) => self.tell_landed().await?,
+            _ => {}
         }
         {
             let course = self.course();

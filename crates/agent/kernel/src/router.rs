@@ -445,6 +445,16 @@ pub(crate) fn refused(refusal: &Refusal) -> Routed {
     }
 }
 
+/// A result in the kernel's own words.
+pub(crate) fn told(content: String) -> Routed {
+    Routed {
+        outcome: Outcome::Done,
+        original: Digest::of(content.as_bytes()),
+        summary: content.clone(),
+        content,
+    }
+}
+
 /// A result that says that something did not work.
 pub(crate) fn failed(content: impl Into<String>) -> ToolOutput {
     ToolOutput {

@@ -165,6 +165,9 @@ pub struct CallFinished {
     pub took_ms: u64,
 }
 
+/// What stands for a commit's name where there is none.
+pub(crate) const NO_COMMIT: &str = "none";
+
 /// A session as of its last fact.
 #[derive(Debug, Clone)]
 pub struct Session {
@@ -194,8 +197,11 @@ pub struct Session {
     pub workflow: Workflow,
     /// The newest evidence that validation passed.
     pub green: Option<Green>,
-    /// What the last commit may be called; nothing before one.
+    /// What the last commit may be called; nothing before one, and nothing
+    /// since something else was asked for.
     pub landed: Option<Standing>,
+    /// The last commit's name, if it has one.
+    pub commit: Option<String>,
     /// What is or was last about to be merged and committed.
     pub landing: Option<Landing>,
     /// What it has used.
@@ -272,6 +278,7 @@ impl Session {
             workflow: Workflow::default(),
             green: None,
             landed: None,
+            commit: None,
             landing: None,
             messages: vec![from_person(&started.task)],
             started,
@@ -297,6 +304,8 @@ impl Session {
             begun: false,
             kept: Vec::new(),
             undoing: None,
+            landed: None,
+            commit: None,
             landing: None,
             spent: Spent::default(),
             turns: 0,
@@ -384,6 +393,7 @@ impl Session {
         self.ended = None;
         if self.workflow.state() == State::Idle {
             text.clone_into(&mut self.task);
+            self.landed = None;
         }
         let message = from_person(text);
         // A result has to follow its call: what is said meanwhile comes after.
@@ -397,8 +407,9 @@ impl Session {
         self.begun = true;
         match event {
             WorkflowEvent::ValidationPassed { green } => self.green = Some(green.clone()),
-            WorkflowEvent::Committed { standing, .. } => {
+            WorkflowEvent::Committed { standing, commit } => {
                 self.landed = Some(*standing);
+                self.commit = Some(commit.clone()).filter(|name| name != NO_COMMIT);
                 self.kept.clear();
             }
             WorkflowEvent::TaskStarted => self.landed = None,

@@ -152,7 +152,8 @@ impl Agent {
         Ok(())
     }
 
-    async fn finish(
+    /// Records how a call ended.
+    pub(super) async fn finish(
         &mut self,
         call: &ToolCall,
         tool: &str,

@@ -5,6 +5,7 @@
 //! first file of the project changes.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use fluffy_base::{Clock, Digest, SystemClock};
 use fluffy_gate::Answer;
@@ -21,9 +22,11 @@ use serde_json::{Value, json};
 use super::{Agent, DriveError};
 use crate::commit::{CommitError, Committed, Committer, Entry, Order};
 use crate::debts::Debts;
+use crate::event::AgentEvent;
 use crate::merge::{Verdict, judge, whole};
 use crate::person::{Question, Said};
-use crate::session::{Fact, Landing};
+use crate::router::told;
+use crate::session::{Fact, Landing, NO_COMMIT};
 
 /// The longest first line of a commit.
 const SUBJECT: usize = 72;
@@ -95,6 +98,30 @@ impl Agent {
             Err(error) => return Ok(format!("The merge broke off: {error}")),
         }
         self.commit().await
+    }
+
+    /// After a crash between the commit and its record: all that is left is to
+    /// say it.
+    pub(super) async fn tell_landed(&mut self) -> Result<(), DriveError> {
+        if let Some(landing) = self.session.landing.clone() {
+            self.remember(&landing);
+        }
+        self.evidence.commit.clone_from(&self.session.commit);
+        let text = match &self.session.commit {
+            Some(name) => format!("Merged and committed as {name}."),
+            None => "Merged.".to_owned(),
+        };
+        for call in self.session.pending() {
+            self.publish(AgentEvent::ToolStarted {
+                call: call.id.clone(),
+                tool: call.name.clone(),
+                subject: String::new(),
+            });
+            let result = told(text.clone());
+            self.finish(&call, &call.name, result, Instant::now())
+                .await?;
+        }
+        Ok(())
     }
 
     /// Ends a merge and its commit after a crash in the middle.
@@ -284,11 +311,11 @@ impl Agent {
             }
             Ok(Committed::Nothing) => {
                 let text = "Merged; the newest commit has it already.".to_owned();
-                ("none".to_owned(), text)
+                (NO_COMMIT.to_owned(), text)
             }
             Ok(Committed::NoRepository) => {
                 let text = "Merged; the project is no git repository.".to_owned();
-                ("none".to_owned(), text)
+                (NO_COMMIT.to_owned(), text)
             }
             Err(error @ CommitError::NotRecorded(_)) => {
                 return Err(DriveError::Route(error.into()));
@@ -300,7 +327,7 @@ impl Agent {
                 return Ok(text);
             }
         };
-        if name != "none" {
+        if name != NO_COMMIT {
             self.evidence.commit = Some(name.clone());
         }
         self.count(landed).await?;
