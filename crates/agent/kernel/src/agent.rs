@@ -5,6 +5,7 @@
 //! work decides nothing: `steps` asks the tests, `landing` the policy.
 
 mod calls;
+mod integration;
 mod landing;
 mod orders;
 mod steps;
@@ -18,6 +19,7 @@ use std::time::Instant;
 use fluffy_base::Span;
 use fluffy_contract::model::{FaultKind, ModelProvider, Part, Turn};
 use fluffy_contract::tool::Need;
+use fluffy_egress::Network;
 use fluffy_gate::Desk;
 use fluffy_layer::{HeldLayer, LayerKind, LayerStore};
 use fluffy_ledger::{AppendError, Ledger};
@@ -114,6 +116,8 @@ pub struct Ground {
     pub provider: Arc<dyn ModelProvider>,
     /// Where the provider is: `host:port`; none if it is no network at all.
     pub address: Option<String>,
+    /// What integration tests reach hosts through.
+    pub network: Arc<dyn Network>,
     /// Takes secrets out of results.
     pub redactor: Redactor,
     /// What models cost.

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::git::{self, GitError};
 use crate::hidden::Hidden;
 use crate::merge;
-use crate::workshop::{Booth, Mounts, OpenBoothError, Workshop};
+use crate::workshop::{Booth, Mounts, OpenBoothError, Over, Workshop};
 
 /// What is to be committed.
 #[derive(Debug, Clone)]
@@ -194,10 +194,13 @@ impl Committer<'_> {
 
     async fn in_layer(&self, held: &HeldLayer, order: &Order) -> Result<Committed, CommitError> {
         let permit = self.permit(self.desk, "sandbox.create", self.template())?;
-        let booth = self
-            .workshop
-            .open(permit, held, self.hidden, Vec::new())
-            .await?;
+        let over = Over {
+            template: &self.workshop.premises().template,
+            held,
+            hidden: self.hidden,
+            protected: Vec::new(),
+        };
+        let booth = self.workshop.open(permit, over).await?;
         let inside = Inside {
             committer: self,
             booth: &booth,

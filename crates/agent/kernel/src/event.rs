@@ -241,6 +241,9 @@ pub struct Evidence {
     /// The commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
+    /// Integration tests that did not run the last time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_run: Vec<String>,
     /// How many decisions a person answered.
     pub reviewed: usize,
     /// How many calls were refused.

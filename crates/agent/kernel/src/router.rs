@@ -31,7 +31,7 @@ use crate::git;
 use crate::hidden::Hidden;
 use crate::person::{Person, Question, Said};
 use crate::slots::own_memory;
-use crate::workshop::{Booth, Workshop};
+use crate::workshop::{Booth, Over, Workshop};
 
 /// The most bytes of a command's output that are kept.
 const MAX_OUTPUT: u64 = 4 << 20;
@@ -262,22 +262,28 @@ impl Router<'_> {
         self.open_over(tool, self.held, protected).await
     }
 
-    /// A sandbox over another layer of this project.
+    /// A sandbox over another layer of this project, of the template that the
+    /// circumstances name.
     pub(crate) async fn open_over(
         &self,
         tool: &str,
         held: &HeldLayer,
         protected: Vec<PathBuf>,
     ) -> Result<Booth, RouteError> {
+        let own = &self.workshop.premises().template;
+        let template = self.context.template.as_ref().unwrap_or(own);
         let need = Need {
             action: "sandbox.create".to_owned(),
-            resource: Some(self.workshop.premises().template.clone()),
+            resource: Some(template.clone()),
         };
         let permit = self.permit(self.desk, tool, &need).await?;
-        let opened = self
-            .workshop
-            .open(permit, held, self.hidden, protected)
-            .await;
+        let over = Over {
+            template,
+            held,
+            hidden: self.hidden,
+            protected,
+        };
+        let opened = self.workshop.open(permit, over).await;
         self.prepare().await?;
         opened.map_err(|error| {
             let reason = error.to_string();

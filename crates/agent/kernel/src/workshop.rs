@@ -59,6 +59,19 @@ pub struct Workshop {
     last: std::sync::Mutex<Option<SandboxId>>,
 }
 
+/// What one sandbox is put over.
+#[derive(Debug)]
+pub struct Over<'a> {
+    /// The template it is made from.
+    pub template: &'a str,
+    /// The layer.
+    pub held: &'a HeldLayer,
+    /// Paths that cannot be opened in it.
+    pub hidden: &'a Hidden,
+    /// Paths that cannot be written in it.
+    pub protected: Vec<PathBuf>,
+}
+
 /// Why there is no sandbox over a layer.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenBoothError {
@@ -158,29 +171,23 @@ impl Workshop {
         self.pool.end_waiting().await;
     }
 
-    /// A sandbox over the layer, in which hidden paths cannot be opened and
-    /// protected ones not be written; the permit is for `sandbox.create`. Waits
-    /// for the one before.
+    /// A sandbox over the layer; the permit is for `sandbox.create`. Waits for
+    /// the one before.
     ///
     /// # Errors
     /// The layer cannot be mounted, or the sandbox cannot be made.
-    pub async fn open(
-        &self,
-        permit: Permit,
-        held: &HeldLayer,
-        hidden: &Hidden,
-        protected: Vec<PathBuf>,
-    ) -> Result<Booth, OpenBoothError> {
+    pub async fn open(&self, permit: Permit, over: Over<'_>) -> Result<Booth, OpenBoothError> {
         let turn = Arc::clone(&self.turn).lock_owned().await;
-        let directories = held.prepare_mount()?;
+        let directories = over.held.prepare_mount()?;
         let directory = match (&directories, self.premises.mounts) {
             (LayerDirectories::Copy { tree }, Mounts::No) => tree.clone(),
             _ => self.premises.project.clone(),
         };
         let spec = SandboxSpec {
+            template: over.template.to_owned(),
             layer: Some(mount(directories)),
-            protected,
-            hidden: hidden.paths().to_vec(),
+            protected: over.protected,
+            hidden: over.hidden.paths().to_vec(),
             ..base(&self.premises)
         };
         let sandbox = self.pool.take(permit, spec).await?;
@@ -227,6 +234,14 @@ impl Booth {
         };
         let ((), finished) = tokio::join!(feed, child.finish());
         finished
+    }
+
+    /// A listener on its own loopback, for the egress proxy.
+    ///
+    /// # Errors
+    /// The sandbox has ended or has no loopback.
+    pub async fn listen_for_proxy(&self) -> Result<std::net::TcpListener, SandboxError> {
+        self.sandbox.listen_for_proxy().await
     }
 
     /// Ends everything in it while the caller goes on, who knows that nothing

@@ -336,6 +336,33 @@ impl Report {
         whole
     }
 
+    /// The same with what integration tests of this name said beside it.
+    ///
+    /// Their results are named after them, so that none passes for another
+    /// test. How the output is read stays the other tests' affair, unless
+    /// there are none.
+    #[must_use]
+    pub fn beside(mut self, name: &str, other: Self) -> Self {
+        if self.results.is_empty() {
+            self.format = other.format;
+        }
+        for mut result in other.results {
+            result.suite = Some(match result.suite {
+                Some(suite) => bounded_name(&format!("{name} {suite}")),
+                None => name.to_owned(),
+            });
+            self.push(result);
+        }
+        self.trouble.extend(other.trouble);
+        if !self.results.is_empty() {
+            self.trouble.retain(|trouble| *trouble != Trouble::NoTests);
+        }
+        if self.exit == Exit::Code(0) {
+            self.exit = other.exit;
+        }
+        self
+    }
+
     pub(crate) fn push(&mut self, result: TestResult) {
         match self.results.len() < MAX_RESULTS {
             true => self.results.push(result),
@@ -438,6 +465,24 @@ mod tests {
         assert_eq!(whole.trouble, [Trouble::Counts { said: 2, seen: 1 }]);
         assert_eq!(whole.exit, Exit::Code(1));
         assert_eq!(Report::join(vec![]).trouble, [Trouble::NoTests]);
+    }
+
+    #[test]
+    fn integration_tests_never_pass_for_another_test() {
+        let unit = exit("1..1\nok 1 - a\n", Exit::Code(0));
+        let other = exit("1..1\nnot ok 1 - a\n", Exit::Code(1));
+        let whole = unit.clone().beside("server", other.clone());
+        let keys: Vec<String> = whole.results.iter().map(TestResult::key).collect();
+        assert_eq!(keys, ["a", "server a"]);
+        assert_eq!(whole.exit, Exit::Code(1));
+        assert_eq!(whole.trouble, []);
+        // A runner whose exit code is all there is stays one.
+        let plain = exit("something", Exit::Code(0)).beside("server", other.clone());
+        assert_eq!(plain.format, Format::ExitCode);
+        let alone = Report::join(vec![]).beside("server", other);
+        assert_eq!((alone.format, alone.trouble.len()), (Format::Tap, 0));
+        let nothing = unit.beside("server", exit("1..0\n", Exit::Code(0)));
+        assert_eq!(nothing.trouble, []);
     }
 
     #[test]

@@ -86,8 +86,16 @@ pub(crate) fn is_section(name: &str) -> bool {
             let below = key.name.strip_prefix(part);
             below.is_some_and(|below| below.starts_with('.'))
         }),
-        None => name == "providers",
+        None => name == "providers" || name == INTEGRATION,
     }
+}
+
+/// The section of integration tests, whose keys are names.
+pub(crate) const INTEGRATION: &str = "tests.integration";
+
+/// The name of an integration test, of `tests.integration.NAME`.
+pub(crate) fn integration_part(name: &str) -> Option<&str> {
+    name.strip_prefix(INTEGRATION)?.strip_prefix('.')
 }
 
 /// The provider's name and the key below it, of `providers.NAME.KEY`.

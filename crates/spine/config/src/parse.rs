@@ -15,6 +15,9 @@ use crate::values::{ColorMode, KeySource, ProcessEngine, Provider, Values, Wire}
 const MAX_TEXT: usize = 4096;
 const MAX_ITEMS: usize = 64;
 
+/// What a command is, as the end of a sentence.
+pub(crate) const COMMAND: &str = "a program and its arguments, such as [\"cargo\", \"test\"]";
+
 /// A value as it was written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Raw<'a> {
@@ -42,10 +45,9 @@ impl Kind {
                 raw.text().map(str::to_owned)
             }
             Self::Command(field) => {
-                let command = raw.items(str::split_whitespace)?;
+                let command = raw.command()?;
                 let shown = command.join(" ");
-                let valid = !command.is_empty() && !shown.contains('\0');
-                *field(values) = Some(valid.then_some(command).ok_or(Mismatch)?);
+                *field(values) = Some(command);
                 Ok(shown)
             }
             Self::Count { least, most, field } => {
@@ -86,9 +88,7 @@ impl Kind {
     pub(crate) fn expected(self) -> String {
         match self {
             Self::Color(_) => "auto, always or never".to_owned(),
-            Self::Command(_) => {
-                "a program and its arguments, such as [\"cargo\", \"test\"]".to_owned()
-            }
+            Self::Command(_) => COMMAND.to_owned(),
             Self::Count { least, most, .. } => {
                 format!("a whole number from {least} to {most}")
             }
@@ -149,6 +149,13 @@ impl<'a> Raw<'a> {
             Self::Toml(DeValue::Integer(_)) => self.count().map(|count| count.to_string()),
             Self::Toml(_) | Self::Text(_) => self.text().map(str::to_owned),
         }
+    }
+
+    /// A program and its arguments.
+    pub(crate) fn command(self) -> Result<Vec<String>, Mismatch> {
+        let command = self.items(str::split_whitespace)?;
+        let valid = !command.is_empty() && !command.iter().any(|word| word.contains('\0'));
+        valid.then_some(command).ok_or(Mismatch)
     }
 
     /// The items of a list; text is cut into items by `split`.

@@ -48,6 +48,13 @@ pub fn reference() -> String {
     for key in PROVIDER_KEYS {
         text.push_str(&format!("| `{}` | {} |\n", key.name, key.meaning));
     }
+    text.push_str(
+        "\n## Integration tests\n\n\
+         In any file, below `[tests.integration]`: a name (lowercase letters, digits and \
+         hyphens) and a command, as in `server = [\"node\", \"--test\", \"integration\"]`. They run \
+         beside the other tests, in the template `integration-test`, and only where a rule \
+         allows `test.run` in it.\n",
+    );
     text.push_str("\n## Other variables\n\n| variable | meaning |\n| --- | --- |\n");
     for (name, meaning) in env::VARIABLES {
         text.push_str(&format!("| `{name}` | {meaning} |\n"));
@@ -68,6 +75,14 @@ pub fn schema() -> Value {
             Some((section, name)) => insert(&mut sections, section, name, key_schema(key)),
         }
     }
+    let command = json!({ "type": "array", "minItems": 1, "items": { "type": "string" } });
+    let named = json!({
+        "type": "object",
+        "description": "commands of integration tests by name; running them needs a rule",
+        "propertyNames": { "pattern": "^[a-z0-9-]{1,32}$" },
+        "additionalProperties": command,
+    });
+    insert(&mut sections, "tests", "integration", named);
     let text = |meaning: &str| json!({ "type": "string", "description": meaning });
     let mut provider = Map::new();
     for key in PROVIDER_KEYS {

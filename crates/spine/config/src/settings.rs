@@ -13,7 +13,7 @@ use fluffy_base::Digest;
 use crate::env::{self, Environment};
 use crate::file::{self, Leaf};
 use crate::keys::{self, KEYS, Key, PROVIDER_KEYS, ProjectRule, REVIEWED_SECTIONS};
-use crate::parse::{Raw, is_provider_name};
+use crate::parse::{COMMAND, Raw, is_provider_name};
 use crate::paths;
 use crate::problem::{Place, Problem, Rejected};
 use crate::suggest::nearest;
@@ -275,6 +275,11 @@ impl Resolver {
         if trust == Trust::Repository && reserved {
             return self.project_may_not(name_place, &leaf.name);
         }
+        if let Some(name) = file::integration_part(&leaf.name).filter(|name| is_provider_name(name))
+        {
+            let written = Written::new(&value, place, origin);
+            return self.integration(name, leaf, written);
+        }
         match file::provider_part(&leaf.name) {
             Some((provider, part)) if is_provider_name(provider) => {
                 let written = Written::new(&value, place, origin);
@@ -286,6 +291,22 @@ impl Resolver {
             }),
             _ => self.unknown(name_place, &leaf.name, "", KEYS.iter().map(|key| key.name)),
         }
+    }
+
+    /// A command by name; a later layer's replaces an earlier one's.
+    fn integration(&mut self, name: &str, leaf: &Leaf<'_>, written: Written) {
+        let Ok(command) = Raw::Toml(&leaf.value).command() else {
+            return self.problems.push(Problem::Value {
+                place: written.place,
+                key: leaf.name.clone(),
+                value: written.value,
+                expected: COMMAND.to_owned(),
+            });
+        };
+        let shown = (command.join(" "), written.origin);
+        self.settings.shown.insert(leaf.name.clone(), shown);
+        let tests = &mut self.settings.values.tests.integration;
+        tests.insert(name.to_owned(), command);
     }
 
     fn provider(

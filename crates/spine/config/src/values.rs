@@ -100,6 +100,8 @@ pub enum Wire {
 pub struct Tests {
     /// Program and arguments; none means what is detected.
     pub command: Option<Vec<String>>,
+    /// Programs and arguments of integration tests, by name.
+    pub integration: BTreeMap<String, Vec<String>>,
 }
 
 /// How tools are isolated.

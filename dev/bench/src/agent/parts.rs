@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 use fluffy_base::ByteSize;
 use fluffy_contract::isolation::{Command as Inside, Exit, Tier};
 use fluffy_kernel::hidden::find_hidden;
-use fluffy_kernel::workshop::{Mounts, Premises, Workshop};
+use fluffy_kernel::workshop::{Mounts, Over, Premises, Workshop};
 use fluffy_layer::{LayerKind, LayerStore};
 use fluffy_ledger::{Actor, Ledger, LedgerOptions};
 use fluffy_sandbox::client::{Journal, LauncherCommand, LauncherHandle};
@@ -64,7 +64,15 @@ async fn measure() -> Result<Vec<Figure>> {
             }
             let permits = (new_sandbox(), permit("shell.exec", None));
             let begun = Instant::now();
-            let booth = workshop.open(permits.0, &held, &hidden, Vec::new()).await?;
+            let booth = {
+                let over = Over {
+                    template: TEMPLATE,
+                    held: &held,
+                    hidden: &hidden,
+                    protected: Vec::new(),
+                };
+                workshop.open(permits.0, over).await?
+            };
             let made = begun.elapsed().as_secs_f64();
             if is_warm { &mut *warm } else { &mut *cold }.push(made);
             let begun = Instant::now();

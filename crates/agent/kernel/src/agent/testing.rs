@@ -6,14 +6,18 @@ use std::time::Instant;
 use fluffy_contract::isolation::{Command, Exit, Finished, Limit};
 use fluffy_contract::tool::Need;
 use fluffy_layer::HeldLayer;
+use fluffy_policy::Permit;
 use fluffy_tasks::Kind;
 use fluffy_tools::refusal::{Refusal, RefusedBy};
+use fluffy_workflow::project::detect::TestCommand;
 use fluffy_workflow::results::{self, Outcome, Report, Run};
 
+use super::integration::NotRun;
 use super::{Agent, DriveError};
 use crate::course::Course;
 use crate::event::AgentEvent;
 use crate::router::{RouteError, Router};
+use crate::workshop::Booth;
 
 /// What a test run came to.
 pub(super) struct Tested {
@@ -21,6 +25,8 @@ pub(super) struct Tested {
     pub(super) report: Report,
     /// What was printed, for the model.
     pub(super) printed: String,
+    /// Integration tests that are not in the report.
+    pub(super) not_run: Vec<NotRun>,
 }
 
 /// How much of the output the model may want to see.
@@ -30,6 +36,7 @@ impl Agent {
     /// How the tests are run here, in a line.
     pub(super) fn tests_line(&self) -> String {
         let commands = self.layout.commands.iter();
+        let commands = commands.chain(self.layout.integration.values());
         let lines: Vec<String> = commands.map(|one| one.command.join(" ")).collect();
         match lines.is_empty() {
             true => "none found; write some where the language expects them".to_owned(),
@@ -55,6 +62,7 @@ impl Agent {
             Err(RouteError::NotRecorded(error)) => return Err(DriveError::Route(error)),
             Err(refused) => return Ok(Err(refused)),
         };
+        self.tell_not_run(&tested);
         let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         let names = |wanted: fn(Outcome) -> bool| -> BTreeSet<String> {
             let results = tested.report.results.iter();
@@ -123,33 +131,13 @@ impl Agent {
         for one in &self.layout.commands {
             let protected = course.protected(&self.ground.workshop);
             let booth = router.open_over("test.run", trial, protected).await?;
-            let need = Need {
-                action: "test.run".to_owned(),
-                resource: None,
+            let finished = match self.permit_test(router, &booth).await {
+                Ok(permit) => Ok(self.run_test(&booth, permit, one).await),
+                Err(error) => Err(error),
             };
-            let desk = self.ground.desk.inside(booth.id());
-            let permit = match router.permit(&desk, "test.run", &need).await {
-                Ok(permit) => permit,
-                Err(error) => {
-                    booth.close().await;
-                    return Err(error);
-                }
-            };
-            let directory = one.directory.trim_start_matches('/');
-            let command = Command {
-                environment: one.environment.clone(),
-                directory: (!directory.is_empty()).then(|| project.join(directory)),
-                ..Command::new(one.command.clone())
-            };
-            let finished = booth.run(permit, command, b"").await;
             booth.close().await;
+            let finished = finished?;
             let line = one.command.join(" ");
-            let finished = finished.unwrap_or_else(|error| Finished {
-                exit: Exit::Code { code: 125 },
-                stdout: Vec::new(),
-                stderr: error.to_string().into_bytes(),
-                took: std::time::Duration::ZERO,
-            });
             add(&mut printed, &line, &finished);
             reports.push(read(
                 &line,
@@ -158,7 +146,7 @@ impl Agent {
                 &finished,
             ));
         }
-        if reports.is_empty() {
+        if reports.is_empty() && self.layout.integration.is_empty() {
             let nothing = Run {
                 command: "",
                 root: "",
@@ -168,8 +156,50 @@ impl Agent {
             };
             reports.push(results::parse(results::Format::Auto, &nothing));
         }
-        let report = Report::join(reports);
-        Ok(Tested { report, printed })
+        let tested = Tested {
+            report: Report::join(reports),
+            printed,
+            not_run: Vec::new(),
+        };
+        self.integrate(course, trial, tested).await
+    }
+
+    /// Whether a command of the tests may run in this sandbox.
+    pub(super) async fn permit_test(
+        &self,
+        router: &Router<'_>,
+        booth: &Booth,
+    ) -> Result<Permit, RouteError> {
+        let need = Need {
+            action: "test.run".to_owned(),
+            resource: None,
+        };
+        let desk = self.ground.desk.inside(booth.id());
+        router.permit(&desk, "test.run", &need).await
+    }
+
+    /// Runs a command of the tests. One that could not be run at all has no
+    /// result, and proves nothing.
+    pub(super) async fn run_test(
+        &self,
+        booth: &Booth,
+        permit: Permit,
+        one: &TestCommand,
+    ) -> Finished {
+        let project = &self.ground.workshop.premises().project;
+        let directory = one.directory.trim_start_matches('/');
+        let command = Command {
+            environment: one.environment.clone(),
+            directory: (!directory.is_empty()).then(|| project.join(directory)),
+            ..Command::new(one.command.clone())
+        };
+        let finished = booth.run(permit, command, b"").await;
+        finished.unwrap_or_else(|error| Finished {
+            exit: Exit::NotStarted { errno: 0 },
+            stdout: Vec::new(),
+            stderr: error.to_string().into_bytes(),
+            took: std::time::Duration::ZERO,
+        })
     }
 }
 
@@ -178,7 +208,7 @@ fn no_trial(error: &dyn std::error::Error) -> RouteError {
     Refusal::without_way("test.run", RefusedBy::Sandbox { reason }).into()
 }
 
-fn read(line: &str, root: &str, format: results::Format, finished: &Finished) -> Report {
+pub(super) fn read(line: &str, root: &str, format: results::Format, finished: &Finished) -> Report {
     let (stdout, stderr) = (
         String::from_utf8_lossy(&finished.stdout),
         String::from_utf8_lossy(&finished.stderr),
@@ -199,7 +229,7 @@ fn read(line: &str, root: &str, format: results::Format, finished: &Finished) ->
     results::parse(format, &run)
 }
 
-fn add(printed: &mut String, line: &str, finished: &Finished) {
+pub(super) fn add(printed: &mut String, line: &str, finished: &Finished) {
     printed.push_str(&format!("$ {line}\n"));
     for bytes in [&finished.stdout, &finished.stderr] {
         let room = MAX_PRINTED.saturating_sub(printed.len());

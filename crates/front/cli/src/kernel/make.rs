@@ -183,7 +183,7 @@ impl Maker {
             layers,
             kind: machine.layer,
             providers: values.providers.iter().map(provider).collect(),
-            overrides: overrides(values.tests.command.as_deref()),
+            overrides: overrides(&values.tests),
             limits: limits(&values.budget),
             roots: std::fs::read_to_string("/etc/ssl/certs/ca-certificates.crt").ok(),
             network: lines.outside,
@@ -411,6 +411,7 @@ impl Maker {
             registry: Registry::standard(ProjectPaths::new(&self.project)),
             provider,
             address,
+            network: Arc::clone(&self.network) as Arc<dyn Network>,
             redactor: redactor.map_err(|error| internal(&error))?,
             prices: Prices::built_in().map_err(|error| internal(&error))?,
             window: WINDOW,
@@ -646,14 +647,17 @@ fn provider(
     (name.clone(), config)
 }
 
-fn overrides(command: Option<&[String]>) -> Overrides {
-    let commands = command.map(|command| CommandOverride {
-        command: command.to_vec(),
+fn overrides(tests: &fluffy_config::Tests) -> Overrides {
+    let written = |command: &Vec<String>| CommandOverride {
+        command: command.clone(),
         format: Format::Auto,
         directory: "/".to_owned(),
-    });
+    };
+    let integration = tests.integration.iter();
+    let integration = integration.map(|(name, command)| (name.clone(), written(command)));
     Overrides {
-        commands: commands.into_iter().collect(),
+        commands: tests.command.iter().map(written).collect(),
+        integration: integration.collect(),
         ..Overrides::default()
     }
 }

@@ -7,6 +7,7 @@
 
 mod family;
 mod hostile;
+mod integration;
 mod killed;
 mod languages;
 mod long;

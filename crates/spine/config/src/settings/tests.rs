@@ -185,6 +185,32 @@ fn a_repository_brings_data_and_nothing_else() {
 }
 
 #[test]
+fn integration_tests_are_named_commands() {
+    let text = "[tests.integration]\nserver = ['make', 'server']\ndatabase = ['make', 'db']\n";
+    let mut sources = project(text);
+    sources.user = Some(file(
+        "/home/me/c.toml",
+        "tests.integration.server = ['mine']",
+    ));
+    let settings = Settings::resolve(&sources).unwrap();
+    let tests = &settings.values().tests.integration;
+    assert_eq!(tests["server"], ["make", "server"]);
+    assert_eq!(tests.len(), 2);
+    let origin = settings.origin("tests.integration.server").unwrap();
+    assert_eq!(origin.to_string(), "/p/.fluffy/config.toml:2");
+    for text in [
+        "tests.integration.server = 'make'",
+        "tests.integration.server = []",
+        "tests.integration.server = [1]",
+        "tests.integration.server = {command = ['make']}",
+        "tests.integration.'Two Words' = ['make']",
+        "tests.integration = ['make']",
+    ] {
+        assert_eq!(problems(&project(text)).len(), 1, "{text}");
+    }
+}
+
+#[test]
 fn a_repository_lowers_budgets_and_never_raises_them() {
     assert_eq!(
         problems(&project(

@@ -91,6 +91,10 @@ fn evidence(text: &mut Text, result: &SessionResult, evidence: &Evidence, width:
             &counted(still, "test", "tests"),
         );
     }
+    if !evidence.not_run.is_empty() {
+        let names = format!("integration tests {}", evidence.not_run.join(", "));
+        row(text, "not run", Tone::Caution, &names);
+    }
     merged(text, evidence);
     if let Some(commit) = &evidence.commit {
         row(text, "commit", Tone::Plain, commit);
