@@ -5,6 +5,7 @@
 //! work decides nothing: `steps` asks the tests, `landing` the policy.
 
 mod calls;
+mod debugging;
 mod integration;
 mod landing;
 mod orders;
@@ -249,6 +250,16 @@ impl Agent {
     /// # Errors
     /// The session cannot go on; what was recorded stays.
     pub async fn work(
+        &mut self,
+        errands: &mut mpsc::Receiver<Errand>,
+    ) -> Result<SessionEnded, DriveError> {
+        let ended = self.work_on(errands).await;
+        // However it ended: nothing of it runs on.
+        self.end_running().await;
+        ended
+    }
+
+    async fn work_on(
         &mut self,
         errands: &mut mpsc::Receiver<Errand>,
     ) -> Result<SessionEnded, DriveError> {

@@ -217,6 +217,16 @@ impl Router<'_> {
         run: &RunCommand,
     ) -> Result<ToolOutput, RouteError> {
         let permit = self.all(&self.desk.inside(booth.id()), checked).await?;
+        Ok(self.run_in(booth, permit, run).await)
+    }
+
+    /// What a shell command printed in a sandbox.
+    pub(crate) async fn run_in(
+        &self,
+        booth: &Booth,
+        permit: Permit,
+        run: &RunCommand,
+    ) -> ToolOutput {
         let project = &self.workshop.premises().project;
         let directory = below(&run.directory);
         let command = Command {
@@ -228,8 +238,8 @@ impl Router<'_> {
             ..Command::new(["sh", "-c", &run.command])
         };
         match booth.run(permit, command, b"").await {
-            Ok(finished) => Ok(output_of(&finished)),
-            Err(error) => Ok(failed(error.to_string())),
+            Ok(finished) => output_of(&finished),
+            Err(error) => failed(error.to_string()),
         }
     }
 
@@ -253,13 +263,38 @@ impl Router<'_> {
         done
     }
 
-    /// A sandbox over the session's layer.
+    /// A sandbox over the session's layer: the one that runs, if there is one.
     pub(crate) async fn open(
         &self,
         tool: &str,
         protected: Vec<PathBuf>,
     ) -> Result<Booth, RouteError> {
+        if self.workshop.is_running(self.held.layer().id()) {
+            return self.open_running(tool).await;
+        }
         self.open_over(tool, self.held, protected).await
+    }
+
+    /// The sandbox over the session's layer that stays from call to call.
+    pub(crate) async fn open_running(&self, tool: &str) -> Result<Booth, RouteError> {
+        let template = &self.workshop.premises().template;
+        let permit = self.permit_sandbox(tool, template).await?;
+        let over = Over {
+            template,
+            held: self.held,
+            hidden: self.hidden,
+            protected: self.course.protected(self.workshop),
+        };
+        let opened = self.workshop.open_running(permit, over).await;
+        opened.map_err(|error| refused_by_layer(tool, &error))
+    }
+
+    async fn permit_sandbox(&self, tool: &str, template: &str) -> Result<Permit, RouteError> {
+        let need = Need {
+            action: "sandbox.create".to_owned(),
+            resource: Some(template.to_owned()),
+        };
+        self.permit(self.desk, tool, &need).await
     }
 
     /// A sandbox over another layer of this project, of the template that the
@@ -272,11 +307,7 @@ impl Router<'_> {
     ) -> Result<Booth, RouteError> {
         let own = &self.workshop.premises().template;
         let template = self.context.template.as_ref().unwrap_or(own);
-        let need = Need {
-            action: "sandbox.create".to_owned(),
-            resource: Some(template.clone()),
-        };
-        let permit = self.permit(self.desk, tool, &need).await?;
+        let permit = self.permit_sandbox(tool, template).await?;
         let over = Over {
             template,
             held,
@@ -285,10 +316,7 @@ impl Router<'_> {
         };
         let opened = self.workshop.open(permit, over).await;
         self.prepare().await?;
-        opened.map_err(|error| {
-            let reason = error.to_string();
-            Refusal::without_way(tool, RefusedBy::Sandbox { reason }).into()
-        })
+        opened.map_err(|error| refused_by_layer(tool, &error))
     }
 
     /// Has the next sandboxes made meanwhile, where policy allows it without
@@ -398,7 +426,7 @@ impl Router<'_> {
 
     /// A person's yes. It is bound to the sandbox that uses it; a call of the
     /// kernel's own has none and is made in the person's name.
-    fn approved(
+    pub(crate) fn approved(
         &self,
         desk: &Desk,
         tool: &str,
@@ -469,7 +497,7 @@ pub(crate) fn failed(content: impl Into<String>) -> ToolOutput {
     }
 }
 
-fn refused_by_layer(tool: &str, error: &dyn std::error::Error) -> RouteError {
+pub(crate) fn refused_by_layer(tool: &str, error: &dyn std::error::Error) -> RouteError {
     let reason = error.to_string();
     Refusal::without_way(tool, RefusedBy::Sandbox { reason }).into()
 }

@@ -1,9 +1,12 @@
 //! The sandboxes of one project's sessions: every command runs over a layer.
 //!
 //! One sandbox serves one call and is gone; the next is made while the model
-//! thinks. A layer is mounted by one sandbox at a time, so calls over it take
-//! turns here. Decides nothing: every step
-//! takes the permit of a decision that was made elsewhere.
+//! thinks. One that is to stay (`running`) serves all calls over its layer
+//! until it is ended. A layer is mounted by one sandbox at a time, so calls
+//! over it take turns here. Decides nothing: every step takes the permit of a
+//! decision that was made elsewhere.
+
+mod running;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,6 +22,7 @@ use fluffy_policy::{Context, Permit};
 use fluffy_sandbox::client::{LauncherHandle, Pool, PoolSettings, SandboxHandle};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
+use self::running::{AllRunning, RunningKey};
 use crate::hidden::Hidden;
 
 /// What every sandbox of a project's sessions is made from.
@@ -57,6 +61,7 @@ pub struct Workshop {
     pool: Pool,
     turn: Arc<Mutex<()>>,
     last: std::sync::Mutex<Option<SandboxId>>,
+    running: AllRunning,
 }
 
 /// What one sandbox is put over.
@@ -83,12 +88,31 @@ pub enum OpenBoothError {
     Sandbox(#[from] SandboxError),
 }
 
-/// One sandbox over a layer, until it is closed.
+/// A call's place in a sandbox over a layer, until it is closed.
 #[derive(Debug)]
 pub struct Booth {
-    sandbox: SandboxHandle,
+    sandbox: Arc<SandboxHandle>,
     directory: PathBuf,
+    end: End,
     _turn: OwnedMutexGuard<()>,
+}
+
+/// What becomes of a sandbox when the call has ended.
+#[derive(Debug)]
+enum End {
+    /// It is gone.
+    Removed,
+    /// It stays, and what runs in it.
+    Left(RunningKey),
+}
+
+impl End {
+    fn key(&self) -> Option<&RunningKey> {
+        match self {
+            Self::Removed => None,
+            Self::Left(key) => Some(key),
+        }
+    }
 }
 
 impl Workshop {
@@ -105,6 +129,7 @@ impl Workshop {
             premises,
             turn: Arc::default(),
             last: std::sync::Mutex::default(),
+            running: AllRunning::default(),
         }
     }
 
@@ -178,6 +203,21 @@ impl Workshop {
     /// The layer cannot be mounted, or the sandbox cannot be made.
     pub async fn open(&self, permit: Permit, over: Over<'_>) -> Result<Booth, OpenBoothError> {
         let turn = Arc::clone(&self.turn).lock_owned().await;
+        let (sandbox, directory) = self.make(permit, over).await?;
+        Ok(Booth {
+            sandbox: Arc::new(sandbox),
+            directory,
+            end: End::Removed,
+            _turn: turn,
+        })
+    }
+
+    /// A sandbox, and where commands start in it; it is the caller's turn.
+    async fn make(
+        &self,
+        permit: Permit,
+        over: Over<'_>,
+    ) -> Result<(SandboxHandle, PathBuf), OpenBoothError> {
         let directories = over.held.prepare_mount()?;
         let directory = match (&directories, self.premises.mounts) {
             (LayerDirectories::Copy { tree }, Mounts::No) => tree.clone(),
@@ -192,11 +232,7 @@ impl Workshop {
         };
         let sandbox = self.pool.take(permit, spec).await?;
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(sandbox.id());
-        Ok(Booth {
-            sandbox,
-            directory,
-            _turn: turn,
-        })
+        Ok((sandbox, directory))
     }
 }
 
@@ -213,6 +249,19 @@ impl Booth {
     /// # Errors
     /// The sandbox has ended, or the command is refused.
     pub async fn run(
+        &self,
+        permit: Permit,
+        command: Command,
+        input: &[u8],
+    ) -> Result<Finished, SandboxError> {
+        let finished = self.run_to_its_end(permit, command, input).await;
+        if let (Err(SandboxError::Ended { .. }), Some(key)) = (&finished, self.end.key()) {
+            key.forget();
+        }
+        finished
+    }
+
+    async fn run_to_its_end(
         &self,
         permit: Permit,
         command: Command,
@@ -250,10 +299,13 @@ impl Booth {
         tokio::spawn(self.close());
     }
 
-    /// Ends everything in it.
+    /// Ends everything in it, unless it is one that stays.
     pub async fn close(self) {
-        // When the launcher is gone, the system has ended the sandbox.
-        let _ = self.sandbox.clean().await;
+        match self.end {
+            // When the launcher is gone, the system has ended the sandbox.
+            End::Removed => drop(self.sandbox.clean().await),
+            End::Left(_) => {}
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use fluffy_contract::model::ToolCall;
 use fluffy_contract::tool::{Access, Area, CallPlan, Touch};
+use fluffy_policy::word::Mode;
 use fluffy_tools::budget::Charge;
 use fluffy_tools::call::Call;
 use fluffy_tools::paths::shown;
@@ -67,7 +68,7 @@ impl Agent {
             .iter()
             .map(|one| match one {
                 Prepared::Refused(_) => &nothing,
-                Prepared::Fits(checked) if is_step(&checked.call) => &everything,
+                Prepared::Fits(checked) if self.is_step(&checked.call) => &everything,
                 Prepared::Fits(checked) => &checked.plan,
             })
             .collect();
@@ -96,6 +97,23 @@ impl Agent {
         Ok(())
     }
 
+    /// Whether a call runs alone, because it can change what the workflow
+    /// allows the calls after it, or because a person looks at it.
+    fn is_step(&self, call: &Call) -> bool {
+        match call {
+            Call::Shell(_) => self.session.workflow.mode() == Mode::Debug,
+            Call::Test(_)
+            | Call::Debug(_)
+            | Call::GitCommit(_)
+            | Call::CompletePlan(_)
+            | Call::RequestExemption(_)
+            | Call::Transition(_)
+            | Call::TestIsWrong(_)
+            | Call::SetMode(_) => true,
+            _ => false,
+        }
+    }
+
     fn prepare(&mut self, call: &ToolCall) -> Prepared {
         if let Err(spent) = self.budget.charge(Charge::Call) {
             return Prepared::Refused(Box::new(Refusal::of_budget(&call.name, spent)));
@@ -121,7 +139,7 @@ impl Agent {
         }
         let began = Instant::now();
         if let [(call, Prepared::Fits(checked))] = wave
-            && is_step(&checked.call)
+            && self.is_step(&checked.call)
         {
             let routed = self.kernel_call(call, checked).await?;
             return self.finish(call, &checked.tool, routed, began).await;
@@ -185,21 +203,6 @@ impl Agent {
         });
         Ok(())
     }
-}
-
-/// Whether a call can change what the workflow allows the calls after it.
-fn is_step(call: &Call) -> bool {
-    matches!(
-        call,
-        Call::Test(_)
-            | Call::Debug(_)
-            | Call::GitCommit(_)
-            | Call::CompletePlan(_)
-            | Call::RequestExemption(_)
-            | Call::Transition(_)
-            | Call::TestIsWrong(_)
-            | Call::SetMode(_)
-    )
 }
 
 /// What a call acts on, in a few words.

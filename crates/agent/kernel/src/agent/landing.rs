@@ -405,7 +405,7 @@ impl Agent {
         self.note("session.hidden", payload).await
     }
 
-    async fn note(&self, event_type: &str, payload: Value) -> Result<(), DriveError> {
+    pub(super) async fn note(&self, event_type: &str, payload: Value) -> Result<(), DriveError> {
         let actor = Actor::new(ActorKind::Agent, self.session.id.to_string());
         let layer = Aggregate::new("layer", self.held.layer().id().to_string());
         let draft = Draft::new(Domain::Agent, layer, event_type, actor).payload(payload);

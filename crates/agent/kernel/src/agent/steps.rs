@@ -5,7 +5,7 @@
 
 use fluffy_contract::model::ToolCall;
 use fluffy_contract::tool::{ToolOutcome, ToolOutput};
-use fluffy_policy::word::State;
+use fluffy_policy::word::{Mode, State};
 use fluffy_tools::arguments::{PlanKind, RequestExemption};
 use fluffy_tools::call::Call;
 use fluffy_tools::refusal::{Refusal, RefusedBy};
@@ -34,6 +34,7 @@ impl Agent {
         let output = match &checked.call {
             // Judged by the tests and by policy where they are used.
             Call::Test(_) => self.run_tests().await?,
+            Call::Shell(run) | Call::Debug(run) => self.debug(checked, run).await?,
             Call::Transition(transition) if transition.to == State::Validating => {
                 Ok(text(self.validate().await?))
             }
@@ -168,6 +169,8 @@ impl Agent {
     /// The work is said to be done: submit, test, review, merge, commit; each
     /// from where a crash may have left it.
     pub(super) async fn validate(&mut self) -> Result<String, DriveError> {
+        // What is tested and merged is written by nobody any more.
+        self.end_running().await;
         match self.session.workflow.state() {
             State::Reviewing => return self.land().await,
             State::Committing => return self.finish_landing().await,
@@ -253,6 +256,7 @@ impl Agent {
     /// Lets the machine decide, records what follows, and takes it.
     pub(super) async fn step(&mut self, input: Input) -> Result<Result<(), StepError>, DriveError> {
         let from = self.session.workflow.state();
+        let mode = self.session.workflow.mode();
         let why = input.name();
         let mut ahead = self.session.workflow.clone();
         let events = match ahead.step(input) {
@@ -261,6 +265,9 @@ impl Agent {
         };
         for event in events {
             self.record(Fact::Workflow(event)).await?;
+        }
+        if mode == Mode::Debug && self.session.workflow.mode() != Mode::Debug {
+            self.end_running().await;
         }
         let to = self.session.workflow.state();
         if from != to {
@@ -291,7 +298,7 @@ impl Agent {
         }
     }
 
-    fn not_approved(&self, tool: &str, said: Said) -> Box<Refusal> {
+    pub(super) fn not_approved(&self, tool: &str, said: Said) -> Box<Refusal> {
         let reason = match said {
             Said::Nobody => {
                 self.unanswered

@@ -83,6 +83,8 @@ impl Agent {
             let text = "nothing is open: what was done is in the project already";
             return Ok(refused(text.to_owned()));
         }
+        // What goes back is written by nobody meanwhile.
+        self.end_running().await;
         let before = self.course().written(&self.held)?;
         let now = mark_of(&before);
         let last = self.session.kept.iter().rev().find(|kept| kept.mark != now);

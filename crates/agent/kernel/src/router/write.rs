@@ -160,7 +160,7 @@ impl Router<'_> {
     }
 
     /// Takes back what a command may not have written, and says so.
-    pub(super) async fn put_back(
+    pub(crate) async fn put_back(
         &self,
         checked: &Checked,
         before: &Guarded,

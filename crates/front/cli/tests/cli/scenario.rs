@@ -5,6 +5,7 @@
 //! holds the repositories; `hostile` is a model that tries to cheat; `family`
 //! are the processes of a session.
 
+mod debugging;
 mod family;
 mod hostile;
 mod integration;

@@ -73,6 +73,11 @@ pub(super) fn alive(process: &Process) -> bool {
         .is_some_and(|stat| stat.started == process.started && stat.state != "Z")
 }
 
+/// The words of every process of this machine.
+pub(super) fn lines() -> impl Iterator<Item = String> {
+    all().map(|one| one.line)
+}
+
 /// A process of whomever.
 struct Found {
     pid: Pid,
