@@ -13,11 +13,12 @@ mod steps;
 mod testing;
 mod undo;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use fluffy_base::Span;
+use fluffy_base::id::TaskId;
 use fluffy_contract::model::{FaultKind, ModelProvider, Part, Turn};
 use fluffy_contract::tool::Need;
 use fluffy_egress::Network;
@@ -25,8 +26,8 @@ use fluffy_gate::Desk;
 use fluffy_layer::{HeldLayer, LayerKind, LayerStore};
 use fluffy_ledger::{AppendError, Ledger};
 use fluffy_models::price::Prices;
-use fluffy_policy::Context;
 use fluffy_policy::word::{Mode, State};
+use fluffy_policy::{Context, Permit};
 use fluffy_secret::Redactor;
 use fluffy_tasks::{Kind, Priority};
 use fluffy_tools::budget::{Budget, BudgetExhausted, Charge};
@@ -39,7 +40,7 @@ use fluffy_workflow::project::instructions::{Instructions, Skill};
 use tokio::sync::{mpsc, watch};
 
 use crate::api::Status;
-use crate::ask::{AskError, ask};
+use crate::ask::{AskError, Whole, ask};
 use crate::commit::Author;
 use crate::course::Course;
 use crate::debts::Debts;
@@ -59,6 +60,11 @@ use crate::workshop::Workshop;
 
 /// How often the model is told to go on when it stops too early.
 const NUDGES: u32 = 2;
+
+/// Far more than a review or a commit ever takes.
+const LONGEST: Span = Span {
+    millis: 24 * 60 * 60 * 1_000,
+};
 
 /// What rules call a recording; a path is no name of a model.
 const RECORDING: &str = "replay/recording";
@@ -85,6 +91,8 @@ pub struct Agent {
     stuck: Option<String>,
     /// When it began to work.
     began: Option<Instant>,
+    /// The task that the newest answer came from; its calls come after it.
+    answered_by: Option<TaskId>,
     told_not_kept: bool,
     status: watch::Sender<Status>,
 }
@@ -180,6 +188,17 @@ pub enum DriveError {
     Tests(#[from] fluffy_workflow::project::detect::DetectError),
 }
 
+/// Why the model gave no answer.
+#[derive(Debug, thiserror::Error)]
+enum NoAnswer {
+    #[error("{0}")]
+    Refused(String),
+    #[error("a decision could not be recorded")]
+    NotRecorded(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error(transparent)]
+    Asked(AskError),
+}
+
 /// What comes next in a session.
 enum Next {
     Go,
@@ -237,6 +256,7 @@ impl Agent {
             unanswered: AtomicBool::new(false),
             stuck: None,
             began: None,
+            answered_by: None,
             told_not_kept: false,
             status: watch::Sender::new(nothing),
         };
@@ -264,6 +284,7 @@ impl Agent {
         errands: &mut mpsc::Receiver<Errand>,
     ) -> Result<SessionEnded, DriveError> {
         self.began = Some(Instant::now());
+        let _at_work = self.ground.slots.at_work();
         self.publish(self.beginning());
         self.note_hidden().await?;
         self.begin().await?;
@@ -503,15 +524,15 @@ impl Agent {
             turn: self.session.turns + 1,
         });
         let permit = match self.permit_model().await {
-            Ok(permit) => permit,
+            Ok(permit) => Mutex::new(Some(permit)),
             Err(RouteError::Refused(refusal)) => {
                 return Ok(Err((SessionResult::Failed, refusal.for_people())));
             }
             Err(RouteError::NotRecorded(error)) => return Err(DriveError::Route(error)),
         };
-        let turn = self.next_turn();
-        let asking = ask(&self.ground.provider, permit, turn, &self.ground.hub);
         let work = self.work_of(Kind::AiGenerate, Some("ai-provider"));
+        let task = work.id;
+        let asking = || self.ask_model(&permit);
         let whole = tokio::select! {
             whole = self.ground.slots.run(work, asking) => whole,
             () = self.ground.stop.asked() => return Ok(Ok(())),
@@ -522,8 +543,11 @@ impl Agent {
         };
         let whole = match whole {
             Ok(whole) => whole,
-            Err(error) => return Ok(Err(self.no_answer(error))),
+            Err(NoAnswer::Refused(why)) => return Ok(Err((SessionResult::Failed, why))),
+            Err(NoAnswer::NotRecorded(error)) => return Err(DriveError::Route(error)),
+            Err(NoAnswer::Asked(error)) => return Ok(Err(self.no_answer(error))),
         };
+        self.answered_by = Some(task);
         let used = whole
             .usage
             .input_tokens
@@ -553,6 +577,27 @@ impl Agent {
             .budget
             .charge(Charge::Money(cost_micros.unwrap_or_default()));
         Ok(Ok(()))
+    }
+
+    /// Asks the model with the permit that there is, or, where an earlier try
+    /// had to end, with another.
+    async fn ask_model(&self, permit: &Mutex<Option<Permit>>) -> Result<Whole, NoAnswer> {
+        let first = permit.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let permit = match first {
+            Some(permit) => permit,
+            None => {
+                let reason = "memory was needed".to_owned();
+                self.publish(AgentEvent::TurnRestarted { reason });
+                let again = self.permit_model().await;
+                again.map_err(|error| match error {
+                    RouteError::Refused(refusal) => NoAnswer::Refused(refusal.for_people()),
+                    RouteError::NotRecorded(error) => NoAnswer::NotRecorded(error),
+                })?
+            }
+        };
+        let turn = self.next_turn();
+        let whole = ask(&self.ground.provider, permit, turn, &self.ground.hub).await;
+        whole.map_err(NoAnswer::Asked)
     }
 
     /// What follows when a model does not answer, or a recording cannot.
@@ -619,13 +664,23 @@ impl Agent {
 
     /// Something this session wants to do, for the scheduler.
     fn work_of(&self, kind: Kind, template: Option<&'static str>) -> Work {
+        // What is green is not kept waiting by what is not yet, nor cut off.
+        let is_green = matches!(kind, Kind::Review | Kind::Commit);
+        let left = self.budget.limits().time.millis;
+        let left = left.saturating_sub(self.worked()).max(1);
         Work {
+            id: TaskId::generate(),
             name: format!("{kind} of {}", self.session.id),
-            // What is green is not kept waiting by what is not yet.
-            priority: match kind {
-                Kind::Commit => Priority::URGENT,
-                _ => Priority::NORMAL,
+            priority: match is_green {
+                true => Priority::URGENT,
+                false => Priority::NORMAL,
             },
+            time: match is_green {
+                true => LONGEST,
+                false => Span { millis: left },
+            },
+            after: None,
+            freeze: None,
             kind,
             template,
         }
@@ -652,6 +707,8 @@ impl Agent {
             people: &self.ground.people,
             context: self.context(),
             workshop: &self.ground.workshop,
+            slots: &self.ground.slots,
+            freezer: None,
             held: &self.held,
             hidden: &self.hidden,
             person: &self.ground.person,

@@ -171,6 +171,8 @@ impl Committer<'_> {
     /// The repository is unchanged, unless it is [`CommitError::Apply`], which
     /// the layer crate resumes.
     pub async fn commit(&self, order: &Order) -> Result<Committed, CommitError> {
+        // Two at once would both follow the same commit.
+        let _alone = self.workshop.committing().await;
         let project = &self.workshop.premises().project;
         let created = self.permit(self.desk, "sandbox.create", self.template())?;
         let mut held = self.store.create(created, project, self.kind)?;

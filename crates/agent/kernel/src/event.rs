@@ -93,6 +93,32 @@ pub enum AgentEvent {
         /// How long it took.
         took_ms: u64,
     },
+    /// Work of the session will be paused for something more urgent.
+    #[serde(rename = "task.warned")]
+    TaskWarned {
+        /// What it is called.
+        name: String,
+        /// After how many milliseconds.
+        in_ms: u64,
+    },
+    /// It will not be paused after all.
+    #[serde(rename = "task.spared")]
+    TaskSpared {
+        /// What it is called.
+        name: String,
+    },
+    /// It stands still until its turn comes again.
+    #[serde(rename = "task.paused")]
+    TaskPaused {
+        /// What it is called.
+        name: String,
+    },
+    /// It goes on where it was.
+    #[serde(rename = "task.resumed")]
+    TaskResumed {
+        /// What it is called.
+        name: String,
+    },
     /// A person has to answer.
     #[serde(rename = "approval.wanted")]
     ApprovalWanted {

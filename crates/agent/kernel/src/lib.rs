@@ -11,7 +11,7 @@
 //! - [`workshop`], [`git`], [`commit`], [`merge`]: effects
 //! - [`debts`]: what a project owes for commits that no test proves
 //! - [`hidden`]: what no command of a session may open
-//! - [`slots`]: whose turn it is, among all sessions
+//! - [`slots`], [`freezer`]: whose turn it is, among all sessions
 //! - [`history`], [`prompt`]: what the model sees
 //! - [`api`], [`event`], [`hub`], [`person`]: what clients see
 
@@ -22,6 +22,7 @@ pub mod commit;
 pub mod course;
 pub mod debts;
 pub mod event;
+pub mod freezer;
 pub mod git;
 pub mod hidden;
 pub mod history;

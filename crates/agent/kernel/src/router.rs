@@ -27,10 +27,11 @@ use fluffy_tools::sanitise::{Sanitiser, Source};
 
 use crate::course::Course;
 use crate::event::Outcome;
+use crate::freezer::Freezer;
 use crate::git;
 use crate::hidden::Hidden;
 use crate::person::{Person, Question, Said};
-use crate::slots::own_memory;
+use crate::slots::Slots;
 use crate::workshop::{Booth, Over, Workshop};
 
 /// The most bytes of a command's output that are kept.
@@ -43,6 +44,9 @@ pub(crate) struct Router<'a> {
     pub(crate) people: &'a Desk,
     pub(crate) context: Context,
     pub(crate) workshop: &'a Workshop,
+    pub(crate) slots: &'a Slots,
+    /// Who can pause what runs in the sandboxes.
+    pub(crate) freezer: Option<Arc<Freezer>>,
     pub(crate) held: &'a HeldLayer,
     pub(crate) hidden: &'a Hidden,
     pub(crate) person: &'a Person,
@@ -237,8 +241,10 @@ impl Router<'_> {
             }),
             ..Command::new(["sh", "-c", &run.command])
         };
-        match booth.run(permit, command, b"").await {
-            Ok(finished) => output_of(&finished),
+        let run = booth.run_unless_short(self.workshop, permit, command);
+        match run.await {
+            Ok(Some(finished)) => output_of(&finished),
+            Ok(None) => failed("(ended: the kernel needed memory; run it again later)"),
             Err(error) => failed(error.to_string()),
         }
     }
@@ -316,13 +322,14 @@ impl Router<'_> {
         };
         let opened = self.workshop.open(permit, over).await;
         self.prepare().await?;
-        opened.map_err(|error| refused_by_layer(tool, &error))
+        let booth = opened.map_err(|error| refused_by_layer(tool, &error))?;
+        Ok(booth.under(self.freezer.clone()))
     }
 
     /// Has the next sandboxes made meanwhile, where policy allows it without
     /// asking anybody.
     pub(crate) async fn prepare(&self) -> Result<(), RouteError> {
-        if own_memory().kernel >= Memory::KERNEL_STOP {
+        if self.slots.memory().kernel >= Memory::KERNEL_STOP {
             // What only waits is the first to go.
             self.workshop.end_waiting().await;
             return Ok(());

@@ -1,46 +1,77 @@
 //! Whose turn it is: drives the scheduler of `tasks` for all sessions.
 //!
-//! Work waits here until its kind of sandbox has a slot and the kernel has
-//! memory left. Nothing of it is stored: a session is its facts, and whoever
-//! goes on with one asks for its slot again. Runs nothing itself.
+//! Work waits here until what it comes after has succeeded, its kind of sandbox
+//! has a slot and the kernel has memory left; it gives way to what is more
+//! urgent. Nothing of it is stored: a session is its facts, and whoever goes on
+//! with one asks for its slot again. Runs nothing itself. Next: `freezer`.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fluffy_base::id::TaskId;
 use fluffy_base::{Span, Timestamp};
+use fluffy_contract::BoxFuture;
 use fluffy_tasks::{
-    Effect, Input, Kind, Limits, LimitsError, Memory, Priority, Report, Scheduler, StepError, Task,
-    Word,
+    Cause, Change, Effect, Event, Input, Kind, Limits, LimitsError, Memory, Outcome, Priority,
+    Report, Scheduler, StepError, Task, Word,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-/// How often memory is looked at while somebody waits.
+/// How often memory is looked at while somebody works or waits.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// What the kernel may use, as its template says.
 pub const KERNEL_MEMORY: u64 = 512 << 20;
 
-/// Beyond this work is ended; far more than any budget of a session.
-const LONGEST: Span = Span {
-    millis: 24 * 60 * 60 * 1_000,
-};
+/// From here on what can be done again is ended, in percent of that.
+pub const KERNEL_FULL: u8 = 90;
 
 /// How full memory is, looked at when it matters.
 pub type LookAtMemory = Arc<dyn Fn() -> Memory + Send + Sync>;
+
+/// Gives memory back; asked again as long as there is too little.
+pub type GiveBack = Arc<dyn Fn(Shortage) + Send + Sync>;
+
+/// How short the kernel's memory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shortage {
+    /// Nothing starts any more, and what only waits is ended.
+    Caches,
+    /// What can be done again is ended too.
+    Commands,
+}
+
+/// What the slots know of the kernel's memory, and do about it.
+#[derive(Clone)]
+pub struct Store {
+    /// How full it is.
+    pub look: LookAtMemory,
+    /// Gives it back.
+    pub give_back: GiveBack,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").finish_non_exhaustive()
+    }
+}
 
 /// The slots of a kernel; clones share them.
 #[derive(Debug, Clone)]
 pub struct Slots {
     inbox: mpsc::UnboundedSender<Message>,
+    store: Store,
 }
 
 /// What a session wants to do next.
 #[derive(Debug, Clone)]
 pub struct Work {
+    /// Which; what comes after it names it.
+    pub id: TaskId,
     /// What people call it.
     pub name: String,
     /// What it does.
@@ -49,6 +80,38 @@ pub struct Work {
     pub template: Option<&'static str>,
     /// How urgent it is.
     pub priority: Priority,
+    /// What must have succeeded before.
+    pub after: Option<TaskId>,
+    /// Beyond this it is ended; pauses do not count.
+    pub time: Span,
+    /// How it is stopped where it is; nothing if it cannot be.
+    pub freeze: Option<Arc<dyn Freeze>>,
+}
+
+impl Work {
+    /// Whether nothing is lost when it is ended and done again.
+    fn can_be_repeated(&self) -> bool {
+        match self.kind {
+            Kind::TestRun | Kind::Validate | Kind::Plugin(_) => true,
+            // An answer is paid for, and the others write to the project.
+            Kind::AiGenerate | Kind::Review | Kind::Commit => false,
+        }
+    }
+}
+
+/// Work that can be stopped where it is.
+pub trait Freeze: fmt::Debug + Send + Sync {
+    /// It will be paused after this long, unless its slot is spared.
+    fn warn(&self, after: Duration);
+
+    /// The warning is void.
+    fn spare(&self);
+
+    /// Stops it where it is; says whether that was possible.
+    fn pause(&self) -> BoxFuture<'_, bool>;
+
+    /// Lets it go on.
+    fn resume(&self) -> BoxFuture<'_, ()>;
 }
 
 /// Why work was not done.
@@ -57,20 +120,50 @@ pub enum SlotError {
     /// Too much waits already.
     #[error("too much work waits")]
     Refused(#[source] StepError),
-    /// It was told to end: its time was over, or memory was needed.
-    #[error("it had to end: its time was over, or memory was needed")]
-    Revoked,
+    /// What it comes after did not succeed.
+    #[error("`{cause}` did not succeed, which has to come first")]
+    Behind {
+        /// What that is called.
+        cause: String,
+    },
+    /// It took longer than it may.
+    #[error("its time was over")]
+    Time,
+    /// It was ended for memory, and again when it was done again.
+    #[error("it was ended twice because memory was needed")]
+    Memory,
+    /// It was called off.
+    #[error("it was called off")]
+    Cancelled,
     /// The scheduler has ended.
     #[error("the scheduler has ended")]
     Gone,
 }
 
+impl SlotError {
+    /// Why work ends without having been done; nothing if it was.
+    fn of(outcome: &Outcome) -> Option<Self> {
+        match outcome {
+            Outcome::Succeeded => None,
+            Outcome::Failed { cause } => Some(match cause {
+                Cause::Dependency { origin } => Self::Behind {
+                    cause: origin.name.clone(),
+                },
+                Cause::Time => Self::Time,
+                Cause::Memory => Self::Memory,
+                Cause::Itself { .. } | Cause::Crashes => Self::Cancelled,
+            }),
+            Outcome::Cancelled { .. } => Some(Self::Cancelled),
+        }
+    }
+}
+
 enum Message {
     Want {
-        task: Task,
-        ready: oneshot::Sender<Result<Granted, StepError>>,
+        work: Box<Work>,
+        ready: mpsc::UnboundedSender<Result<Granted, SlotError>>,
     },
-    Over {
+    Told {
         task: TaskId,
         attempt: u32,
         report: Report,
@@ -78,14 +171,16 @@ enum Message {
     NotWanted {
         task: TaskId,
     },
+    Begun,
+    Rests,
 }
 
 /// A slot that was given.
 #[derive(Debug)]
 struct Granted {
     attempt: u32,
-    /// Ready when the work has to end.
-    revoked: oneshot::Receiver<()>,
+    /// Ready when the work has to end, with what is then reported.
+    revoked: oneshot::Receiver<Report>,
 }
 
 /// Tells the scheduler when work ends, however it does.
@@ -97,12 +192,21 @@ struct Held {
     report: Report,
 }
 
-impl Drop for Held {
-    fn drop(&mut self) {
+impl Held {
+    fn has(&mut self, attempt: u32) {
+        self.attempt = Some(attempt);
+        // Whoever stops it has not done it.
+        self.report = Report::Failed {
+            reason: "it was stopped".to_owned(),
+        };
+    }
+
+    /// Tells how this attempt ended; there may be another.
+    fn tell(&mut self) {
         let task = self.task;
         let report = std::mem::replace(&mut self.report, Report::Ended);
-        let message = match self.attempt {
-            Some(attempt) => Message::Over {
+        let message = match self.attempt.take() {
+            Some(attempt) => Message::Told {
                 task,
                 attempt,
                 report,
@@ -114,6 +218,24 @@ impl Drop for Held {
     }
 }
 
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.tell();
+    }
+}
+
+/// A session at work: as long as there is one, memory is looked at.
+#[derive(Debug)]
+pub struct AtWork {
+    inbox: mpsc::UnboundedSender<Message>,
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        let _ = self.inbox.send(Message::Rests);
+    }
+}
+
 impl Slots {
     /// Slots within these limits.
     ///
@@ -121,141 +243,233 @@ impl Slots {
     ///
     /// # Errors
     /// The limits make no sense.
-    pub fn start(limits: Limits, memory: LookAtMemory) -> Result<Self, LimitsError> {
+    pub fn start(limits: Limits, store: Store) -> Result<Self, LimitsError> {
         let (sender, inbox) = mpsc::unbounded_channel();
         let yard = Yard {
             scheduler: Scheduler::new(limits)?,
-            memory,
+            store: store.clone(),
             began: Instant::now(),
-            waiting: BTreeMap::new(),
-            running: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+            at_work: 0,
+            inbox: sender.downgrade(),
         };
         tokio::spawn(yard.run(inbox));
-        Ok(Self { inbox: sender })
+        Ok(Self {
+            inbox: sender,
+            store,
+        })
+    }
+
+    /// How full memory is now.
+    #[must_use]
+    pub fn memory(&self) -> Memory {
+        (self.store.look)()
+    }
+
+    /// Says that a session works, as long as this is kept.
+    #[must_use]
+    pub fn at_work(&self) -> AtWork {
+        let _ = self.inbox.send(Message::Begun);
+        AtWork {
+            inbox: self.inbox.clone(),
+        }
     }
 
     /// Waits for a slot and does the work in it; dropping this gives both up.
+    /// Work that had to end for memory is done again from its beginning, once.
     ///
     /// # Errors
     /// There is no slot, or the work had to end.
-    pub async fn run<T>(&self, work: Work, doing: impl Future<Output = T>) -> Result<T, SlotError> {
-        let id = TaskId::generate();
-        let template = work.template.and_then(|name| name.parse::<Word>().ok());
-        let task = Task {
-            id,
-            name: work.name,
-            kind: work.kind,
-            template,
-            priority: work.priority,
-            after: Vec::new(),
-            time: LONGEST,
-        };
-        let (ready, granted) = oneshot::channel();
-        let want = Message::Want { task, ready };
+    pub async fn run<T, E: fmt::Display, F>(
+        &self,
+        work: Work,
+        mut doing: impl FnMut() -> F,
+    ) -> Result<Result<T, E>, SlotError>
+    where
+        F: Future<Output = Result<T, E>>,
+    {
+        let task = work.id;
+        let (ready, mut grants) = mpsc::unbounded_channel();
+        let work = Box::new(work);
+        let want = Message::Want { work, ready };
         self.inbox.send(want).map_err(|_| SlotError::Gone)?;
         let mut held = Held {
             inbox: self.inbox.clone(),
-            task: id,
+            task,
             attempt: None,
             report: Report::Ended,
         };
-        let granted = granted.await.map_err(|_| SlotError::Gone)?;
-        let Granted {
-            attempt,
-            mut revoked,
-        } = granted.map_err(SlotError::Refused)?;
-        held.attempt = Some(attempt);
-        // Whoever stops it has not done it.
-        held.report = Report::Failed {
-            reason: "it was stopped".to_owned(),
-        };
-        tokio::select! {
-            done = doing => {
-                held.report = Report::Succeeded;
-                Ok(done)
-            }
-            Ok(()) = &mut revoked => {
-                held.report = Report::Ended;
-                Err(SlotError::Revoked)
+        loop {
+            let granted = grants.recv().await.unwrap_or(Err(SlotError::Gone))?;
+            let Granted {
+                attempt,
+                mut revoked,
+            } = granted;
+            held.has(attempt);
+            tokio::select! {
+                done = doing() => {
+                    held.report = match &done {
+                        Ok(_) => Report::Succeeded,
+                        Err(error) => Report::Failed { reason: error.to_string() },
+                    };
+                    return Ok(done);
+                }
+                Ok(report) = &mut revoked => {
+                    held.report = report;
+                    held.tell();
+                }
             }
         }
     }
 }
 
-/// How full the kernel's own memory is.
+/// How full the kernel's own memory is, and the machine's.
 #[must_use]
 pub fn own_memory() -> Memory {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let used = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
-    let percent = used.unwrap_or(0_u64).saturating_mul(1_024 * 100) / KERNEL_MEMORY;
+    let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+    let kib = |text: &str, name: &str| -> Option<u64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().strip_suffix(" kB")?.parse().ok()
+    };
+    let used = kib(&read("/proc/self/status"), "VmRSS:").unwrap_or(0);
+    let machine = read("/proc/meminfo");
+    // Sandboxes can have what the machine has.
+    let whole = kib(&machine, "MemTotal:").unwrap_or(0);
+    let free = kib(&machine, "MemAvailable:").unwrap_or(whole);
     Memory {
-        kernel: u8::try_from(percent).unwrap_or(u8::MAX),
-        sandboxes: 0,
+        kernel: percent(used, KERNEL_MEMORY / 1_024),
+        sandboxes: percent(whole.saturating_sub(free), whole),
+    }
+}
+
+fn percent(part: u64, whole: u64) -> u8 {
+    let percent = part.saturating_mul(100).checked_div(whole).unwrap_or(0);
+    u8::try_from(percent).unwrap_or(u8::MAX)
+}
+
+/// Work that waits or runs.
+struct Wanted {
+    ready: mpsc::UnboundedSender<Result<Granted, SlotError>>,
+    freeze: Option<Arc<dyn Freeze>>,
+    can_be_repeated: bool,
+    attempt: u32,
+    /// Nothing as long as it waits, and once it has been told to end.
+    revoke: Option<oneshot::Sender<Report>>,
+}
+
+impl Wanted {
+    /// Lets it end; whoever does the work reports that it has.
+    fn revoke(&mut self, report: Report) {
+        if let Some(revoke) = self.revoke.take() {
+            let _ = revoke.send(report);
+        }
     }
 }
 
 /// The one task that owns the scheduler.
 struct Yard {
     scheduler: Scheduler,
-    memory: LookAtMemory,
+    store: Store,
     began: Instant,
-    waiting: BTreeMap<TaskId, oneshot::Sender<Result<Granted, StepError>>>,
-    running: BTreeMap<TaskId, (u32, Option<oneshot::Sender<()>>)>,
+    wanted: BTreeMap<TaskId, Wanted>,
+    /// How many sessions work.
+    at_work: usize,
+    /// For what is done meanwhile; keeps nobody alive.
+    inbox: mpsc::WeakUnboundedSender<Message>,
 }
 
 impl Yard {
     async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Message>) {
         loop {
             let wake = self.scheduler.next_wake().map(|wake| self.instant(wake));
-            let someone_waits = !self.waiting.is_empty();
+            let is_busy = !self.wanted.is_empty() || self.at_work > 0;
             tokio::select! {
                 message = inbox.recv() => match message {
                     Some(message) => self.hear(message),
                     None => return,
                 },
                 () = until(wake) => self.take(Input::Wake),
-                () = tokio::time::sleep(LOOK), if someone_waits => self.look(),
+                () = tokio::time::sleep(LOOK), if is_busy => self.look(),
             }
         }
     }
 
     fn hear(&mut self, message: Message) {
         match message {
-            Message::Want { task, ready } => {
-                self.look();
-                let id = task.id;
-                self.waiting.insert(id, ready);
-                let tasks = vec![task];
-                if let Err(error) = self.step(Input::Submit { tasks })
-                    && let Some(ready) = self.waiting.remove(&id)
-                {
-                    // Whoever asked may be gone.
-                    let _ = ready.send(Err(error));
-                }
-            }
-            Message::Over {
+            Message::Want { work, ready } => self.want(*work, ready),
+            Message::Told {
                 task,
                 attempt,
                 report,
-            } => {
-                self.running.remove(&task);
-                self.take(Input::Report {
-                    task,
-                    attempt,
-                    report,
-                });
-            }
+            } => self.told(task, attempt, report),
             Message::NotWanted { task } => {
-                self.waiting.remove(&task);
+                self.wanted.remove(&task);
                 self.take(Input::Cancel { task });
             }
+            Message::Begun => self.at_work += 1,
+            Message::Rests => self.at_work = self.at_work.saturating_sub(1),
         }
     }
 
+    fn want(&mut self, work: Work, ready: mpsc::UnboundedSender<Result<Granted, SlotError>>) {
+        self.look();
+        let can_be_repeated = work.can_be_repeated();
+        // What is no longer known ended long ago, and its session knows how.
+        let known = |task: &TaskId| self.scheduler.status(*task).is_some();
+        let task = Task {
+            id: work.id,
+            name: work.name,
+            kind: work.kind,
+            template: work.template.and_then(|name| name.parse::<Word>().ok()),
+            priority: work.priority,
+            after: work.after.into_iter().filter(known).collect(),
+            time: work.time,
+        };
+        let wanted = Wanted {
+            ready,
+            freeze: work.freeze,
+            can_be_repeated,
+            attempt: 0,
+            revoke: None,
+        };
+        let id = task.id;
+        self.wanted.insert(id, wanted);
+        let tasks = vec![task];
+        if let Err(error) = self.step(Input::Submit { tasks })
+            && let Some(wanted) = self.wanted.remove(&id)
+        {
+            // Whoever asked may be gone.
+            let _ = wanted.ready.send(Err(SlotError::Refused(error)));
+        }
+    }
+
+    fn told(&mut self, task: TaskId, attempt: u32, report: Report) {
+        let is_paused = report == Report::Paused;
+        let taken = self.step(Input::Report {
+            task,
+            attempt,
+            report,
+        });
+        // It was frozen too late: somebody else has decided meanwhile.
+        if taken.is_err() && is_paused {
+            self.resume(task);
+        }
+    }
+
+    /// Looks at memory, and gives some back when there is too little.
     fn look(&mut self) {
-        let memory = (self.memory)();
+        let memory = (self.store.look)();
         self.take(Input::Memory(memory));
+        if memory.kernel >= Memory::KERNEL_STOP {
+            (self.store.give_back)(Shortage::Caches);
+        }
+        if memory.kernel >= KERNEL_FULL {
+            (self.store.give_back)(Shortage::Commands);
+            let repeatable = self.wanted.values_mut();
+            for wanted in repeatable.filter(|wanted| wanted.can_be_repeated) {
+                wanted.revoke(Report::Reclaimed);
+            }
+        }
     }
 
     /// An input whose refusal means that it has come too late.
@@ -265,52 +479,127 @@ impl Yard {
 
     fn step(&mut self, input: Input) -> Result<(), StepError> {
         let step = self.scheduler.step(self.now(), input)?;
+        for event in &step.events {
+            self.tell_end(event);
+        }
         for effect in step.effects {
             self.carry_out(effect);
         }
         Ok(())
     }
 
-    fn carry_out(&mut self, effect: Effect) {
-        match effect {
-            Effect::Start { task, attempt } => {
-                let (revoke, revoked) = oneshot::channel();
-                self.running.insert(task.id, (attempt, Some(revoke)));
-                let granted = Granted { attempt, revoked };
-                let told = self.waiting.remove(&task.id);
-                let is_taken = told.is_some_and(|ready| ready.send(Ok(granted)).is_ok());
-                if !is_taken {
-                    self.over(task.id, Report::Ended);
-                }
-            }
-            // A turn of a model or a test run is not frozen in the middle.
-            Effect::Pause { task } => self.report(task, Report::Unpausable),
-            Effect::End { task, .. } => match self.running.get_mut(&task) {
-                Some((_, revoke)) => {
-                    if let Some(revoke) = revoke.take() {
-                        // It reports its end itself.
-                        let _ = revoke.send(());
-                    }
-                }
-                None => self.over(task, Report::Ended),
-            },
-            Effect::Warn { .. } | Effect::Spare { .. } | Effect::Resume { .. } => {}
+    /// Whoever waits for work that will never be done hears why.
+    fn tell_end(&mut self, event: &Event) {
+        let Event::Changed {
+            task,
+            change: Change::Finished { outcome },
+            ..
+        } = event
+        else {
+            return;
+        };
+        let wanted = self.wanted.remove(task);
+        if let (Some(wanted), Some(error)) = (wanted, SlotError::of(outcome)) {
+            let _ = wanted.ready.send(Err(error));
         }
     }
 
-    fn over(&mut self, task: TaskId, report: Report) {
-        self.report(task, report);
-        self.running.remove(&task);
+    fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Start { task, attempt } => self.start(task.id, attempt),
+            Effect::Warn { task, until } => {
+                let after = self
+                    .instant(until)
+                    .saturating_duration_since(Instant::now());
+                if let Some(freeze) = self.freeze(task) {
+                    freeze.warn(after);
+                }
+            }
+            Effect::Spare { task } => {
+                if let Some(freeze) = self.freeze(task) {
+                    freeze.spare();
+                }
+            }
+            Effect::Pause { task } => self.pause(task),
+            Effect::Resume { task } => self.resume(task),
+            Effect::End { task, .. } => {
+                if let Some(wanted) = self.wanted.get_mut(&task) {
+                    wanted.revoke(Report::Ended);
+                } else {
+                    // Whoever did it is gone already.
+                    self.gone(task, Report::Ended);
+                }
+            }
+        }
     }
 
-    fn report(&mut self, task: TaskId, report: Report) {
-        if let Some((attempt, _)) = self.running.get(&task) {
-            let attempt = *attempt;
+    fn start(&mut self, task: TaskId, attempt: u32) {
+        let (revoke, revoked) = oneshot::channel();
+        let granted = Granted { attempt, revoked };
+        let is_taken = self.wanted.get_mut(&task).is_some_and(|wanted| {
+            wanted.attempt = attempt;
+            wanted.revoke = Some(revoke);
+            wanted.ready.send(Ok(granted)).is_ok()
+        });
+        if attempt > 1 {
+            // It may have been ended while it was frozen.
+            self.resume(task);
+        }
+        if !is_taken {
+            self.wanted.remove(&task);
+            let reason = "nobody waits for it".to_owned();
+            self.gone(task, Report::Failed { reason });
+        }
+    }
+
+    /// Reports for work that nobody does any more.
+    fn gone(&mut self, task: TaskId, report: Report) {
+        let attempt = self.scheduler.status(task).map(|status| status.attempt);
+        if let Some(attempt) = attempt {
             self.take(Input::Report {
                 task,
                 attempt,
                 report,
             });
+        }
+    }
+
+    fn freeze(&self, task: TaskId) -> Option<Arc<dyn Freeze>> {
+        self.wanted.get(&task)?.freeze.clone()
+    }
+
+    /// Has it frozen meanwhile; what cannot be runs on.
+    fn pause(&mut self, task: TaskId) {
+        let attempt = self.wanted.get(&task).map_or(0, |wanted| wanted.attempt);
+        let Some(freeze) = self.freeze(task) else {
+            self.take(Input::Report {
+                task,
+                attempt,
+                report: Report::Unpausable,
+            });
+            return;
+        };
+        let inbox = self.inbox.clone();
+        tokio::spawn(async move {
+            let report = match freeze.pause().await {
+                true => Report::Paused,
+                false => Report::Unpausable,
+            };
+            let told = Message::Told {
+                task,
+                attempt,
+                report,
+            };
+            match inbox.upgrade() {
+                Some(inbox) => drop(inbox.send(told)),
+                None => freeze.resume().await,
+            }
+        });
+    }
+
+    fn resume(&self, task: TaskId) {
+        if let Some(freeze) = self.freeze(task) {
+            tokio::spawn(async move { freeze.resume().await });
         }
     }
 
@@ -334,106 +623,4 @@ async fn until(moment: Option<Instant>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-
-    use tokio::sync::Notify;
-
-    use super::*;
-
-    fn work(template: &'static str) -> Work {
-        Work {
-            name: "a turn".to_owned(),
-            kind: Kind::AiGenerate,
-            template: Some(template),
-            priority: Priority::NORMAL,
-        }
-    }
-
-    fn slots() -> Slots {
-        Slots::start(Limits::default(), Arc::new(Memory::default)).unwrap()
-    }
-
-    /// Lets everything happen that can.
-    async fn settle() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn two_of_a_kind_run_at_once_and_the_third_waits_for_one_of_them() {
-        let slots = slots();
-        let running = Arc::new(AtomicUsize::new(0));
-        let go = Arc::new(Notify::new());
-        let mut tasks = tokio::task::JoinSet::new();
-        for _ in 0..3 {
-            let (slots, running, go) = (slots.clone(), Arc::clone(&running), Arc::clone(&go));
-            tasks.spawn(async move {
-                let doing = async {
-                    running.fetch_add(1, Ordering::SeqCst);
-                    go.notified().await;
-                };
-                slots.run(work("ai-provider"), doing).await.unwrap();
-            });
-        }
-        settle().await;
-        assert_eq!(running.load(Ordering::SeqCst), 2);
-        // Another kind of sandbox is free.
-        slots.run(work("code-executor"), async {}).await.unwrap();
-        go.notify_one();
-        settle().await;
-        assert_eq!(running.load(Ordering::SeqCst), 3);
-        go.notify_waiters();
-        tasks.join_all().await;
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn whoever_gives_up_takes_no_slot_with_it() {
-        let slots = slots();
-        let forever = || std::future::pending::<()>();
-        let first = tokio::spawn({
-            let slots = slots.clone();
-            async move { slots.run(work("policy-sandbox"), forever()).await }
-        });
-        settle().await;
-        let second = tokio::spawn({
-            let slots = slots.clone();
-            async move { slots.run(work("policy-sandbox"), forever()).await }
-        });
-        settle().await;
-        // One that waits, and then the one that runs.
-        second.abort();
-        first.abort();
-        settle().await;
-        let done = slots.run(work("policy-sandbox"), async { 7 });
-        let done = tokio::time::timeout(Duration::from_secs(5), done).await;
-        assert_eq!(done.unwrap().unwrap(), 7);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_kernel_that_is_nearly_full_starts_nothing_until_it_is_not() {
-        let kernel = Arc::new(AtomicU8::new(85));
-        let look = Arc::clone(&kernel);
-        let memory = move || Memory {
-            kernel: look.load(Ordering::SeqCst),
-            sandboxes: 0,
-        };
-        let slots = Slots::start(Limits::default(), Arc::new(memory)).unwrap();
-        let mut waits = tokio::spawn({
-            let slots = slots.clone();
-            async move { slots.run(work("ai-provider"), async {}).await }
-        });
-        let early = tokio::time::timeout(Duration::from_secs(60), &mut waits).await;
-        assert!(early.is_err(), "it started");
-        kernel.store(40, Ordering::SeqCst);
-        waits.await.unwrap().unwrap();
-    }
-
-    #[test]
-    fn this_process_knows_how_full_it_is() {
-        let before = own_memory().kernel;
-        let ballast = std::hint::black_box(vec![1_u8; 64 << 20]);
-        let full = own_memory().kernel;
-        assert!((before + 12..80).contains(&full), "{before} {full}");
-        drop(ballast);
-    }
-}
+mod tests;

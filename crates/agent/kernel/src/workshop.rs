@@ -3,26 +3,28 @@
 //! One sandbox serves one call and is gone; the next is made while the model
 //! thinks. One that is to stay (`running`) serves all calls over its layer
 //! until it is ended. A layer is mounted by one sandbox at a time, so calls
-//! over it take turns here. Decides nothing: every step takes the permit of a
-//! decision that was made elsewhere.
+//! over it take turns here, and so do commits of one project. Decides nothing:
+//! every step takes the permit of a decision that was made elsewhere.
 
 mod running;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, Weak};
 
-use fluffy_base::id::SandboxId;
+use fluffy_base::id::{LayerId, SandboxId};
 use fluffy_contract::Isolation as _;
 use fluffy_contract::isolation::{
-    Command, Finished, LayerMount, Level, SandboxError, SandboxSpec, Tier,
+    Command, Finished, LayerMount, Level, Sandbox as _, SandboxError, SandboxSpec, Tier,
 };
 use fluffy_layer::{HeldLayer, LayerDirectories, ReadLayerError};
 use fluffy_policy::{Context, Permit};
 use fluffy_sandbox::client::{LauncherHandle, Pool, PoolSettings, SandboxHandle};
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::{Mutex, MutexGuard, OwnedMutexGuard};
 
 use self::running::{AllRunning, RunningKey};
+use crate::freezer::Freezer;
 use crate::hidden::Hidden;
 
 /// What every sandbox of a project's sessions is made from.
@@ -59,9 +61,20 @@ pub struct Workshop {
     launcher: LauncherHandle,
     premises: Premises,
     pool: Pool,
-    turn: Arc<Mutex<()>>,
+    /// Whose turn it is over each layer that is in use.
+    turns: std::sync::Mutex<BTreeMap<LayerId, Weak<Mutex<()>>>>,
+    committing: Mutex<()>,
     last: std::sync::Mutex<Option<SandboxId>>,
     running: AllRunning,
+    /// Commands that can be ended when memory is short.
+    commands: std::sync::Mutex<Vec<Endable>>,
+}
+
+/// A command that can be ended, and whether it was.
+#[derive(Debug, Clone)]
+struct Endable {
+    sandbox: Weak<SandboxHandle>,
+    was_ended: Arc<AtomicBool>,
 }
 
 /// What one sandbox is put over.
@@ -94,6 +107,8 @@ pub struct Booth {
     sandbox: Arc<SandboxHandle>,
     directory: PathBuf,
     end: End,
+    /// Who can pause what runs in it.
+    freezer: Option<Arc<Freezer>>,
     _turn: OwnedMutexGuard<()>,
 }
 
@@ -127,9 +142,11 @@ impl Workshop {
             pool: Pool::new(launcher.clone(), settings),
             launcher,
             premises,
-            turn: Arc::default(),
+            turns: std::sync::Mutex::default(),
+            committing: Mutex::default(),
             last: std::sync::Mutex::default(),
             running: AllRunning::default(),
+            commands: std::sync::Mutex::default(),
         }
     }
 
@@ -196,18 +213,52 @@ impl Workshop {
         self.pool.end_waiting().await;
     }
 
+    /// Ends the commands of all sessions that can be run again.
+    pub async fn end_commands(&self) {
+        let running = {
+            let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *commands)
+        };
+        for Endable { sandbox, was_ended } in running {
+            if let Some(sandbox) = sandbox.upgrade() {
+                was_ended.store(true, Ordering::Relaxed);
+                // When the launcher is gone, the system has ended it.
+                let _ = sandbox.kill().await;
+            }
+        }
+    }
+
+    /// Waits until no other commit of this project is made.
+    pub(crate) async fn committing(&self) -> MutexGuard<'_, ()> {
+        self.committing.lock().await
+    }
+
+    /// Waits until no other sandbox is over this layer.
+    async fn turn(&self, layer: LayerId) -> OwnedMutexGuard<()> {
+        let turn = {
+            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+            turns.retain(|_, turn| turn.strong_count() > 0);
+            let known = turns.get(&layer).and_then(Weak::upgrade);
+            let turn: Arc<Mutex<()>> = known.unwrap_or_default();
+            turns.insert(layer, Arc::downgrade(&turn));
+            turn
+        };
+        turn.lock_owned().await
+    }
+
     /// A sandbox over the layer; the permit is for `sandbox.create`. Waits for
     /// the one before.
     ///
     /// # Errors
     /// The layer cannot be mounted, or the sandbox cannot be made.
     pub async fn open(&self, permit: Permit, over: Over<'_>) -> Result<Booth, OpenBoothError> {
-        let turn = Arc::clone(&self.turn).lock_owned().await;
+        let turn = self.turn(over.held.layer().id()).await;
         let (sandbox, directory) = self.make(permit, over).await?;
         Ok(Booth {
             sandbox: Arc::new(sandbox),
             directory,
             end: End::Removed,
+            freezer: None,
             _turn: turn,
         })
     }
@@ -243,6 +294,40 @@ impl Booth {
         self.sandbox.id()
     }
 
+    /// The same, for work that can be paused.
+    #[must_use]
+    pub fn under(self, freezer: Option<Arc<Freezer>>) -> Self {
+        Self { freezer, ..self }
+    }
+
+    /// Runs a command that is ended when the kernel needs memory; nothing if
+    /// it was. As [`Booth::run`] in all else.
+    ///
+    /// # Errors
+    /// As [`Booth::run`].
+    pub async fn run_unless_short(
+        &self,
+        workshop: &Workshop,
+        permit: Permit,
+        command: Command,
+    ) -> Result<Option<Finished>, SandboxError> {
+        let was_ended = Arc::new(AtomicBool::new(false));
+        {
+            let commands = &workshop.commands;
+            let mut commands = commands.lock().unwrap_or_else(PoisonError::into_inner);
+            commands.retain(|one| one.sandbox.strong_count() > 0);
+            commands.push(Endable {
+                sandbox: Arc::downgrade(&self.sandbox),
+                was_ended: Arc::clone(&was_ended),
+            });
+        }
+        let finished = self.run(permit, command, b"").await;
+        match was_ended.load(Ordering::Relaxed) {
+            true => Ok(None),
+            false => finished.map(Some),
+        }
+    }
+
     /// Runs a command to its end; the permit is for running it. What it reads
     /// as its input is all there is.
     ///
@@ -271,7 +356,10 @@ impl Booth {
             directory: command.directory.or_else(|| Some(self.directory.clone())),
             ..command
         };
-        let mut child = self.sandbox.run(permit, command).await?;
+        let mut child = match &self.freezer {
+            Some(freezer) => freezer.run(&self.sandbox, permit, command).await?,
+            None => self.sandbox.run(permit, command).await?,
+        };
         let mut stdin = child.take_input().map_err(|source| SandboxError::Engine {
             sandbox: self.sandbox.id(),
             operation: "take its input",
@@ -282,6 +370,9 @@ impl Booth {
             let _ = stdin.write(input).await;
         };
         let ((), finished) = tokio::join!(feed, child.finish());
+        if let Some(freezer) = &self.freezer {
+            freezer.left().await;
+        }
         finished
     }
 

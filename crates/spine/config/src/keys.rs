@@ -198,6 +198,46 @@ pub const KEYS: &[Key] = &[
         project: ProjectRule::Never,
     },
     Key {
+        name: "tasks.age",
+        kind: Kind::Time(|values| &mut values.tasks.age),
+        default: "30s",
+        meaning: "after how long waiting work of a session becomes one level more urgent",
+        project: ProjectRule::Never,
+    },
+    Key {
+        name: "tasks.models",
+        kind: Kind::Count {
+            least: 1,
+            most: 64,
+            field: |values| &mut values.tasks.models,
+        },
+        default: "2",
+        meaning: "models that a project's sessions ask at once",
+        project: ProjectRule::Downward,
+    },
+    Key {
+        name: "tasks.tests",
+        kind: Kind::Count {
+            least: 1,
+            most: 64,
+            field: |values| &mut values.tasks.tests,
+        },
+        default: "2",
+        meaning: "test runs of a project's sessions at once",
+        project: ProjectRule::Downward,
+    },
+    Key {
+        name: "tasks.total",
+        kind: Kind::Count {
+            least: 1,
+            most: 64,
+            field: |values| &mut values.tasks.total,
+        },
+        default: "4",
+        meaning: "everything that a project's sessions do at once, other tools not counted",
+        project: ProjectRule::Downward,
+    },
+    Key {
         name: "tests.command",
         kind: Kind::Command(|values| &mut values.tests.command),
         default: "",

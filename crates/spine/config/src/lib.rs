@@ -29,4 +29,6 @@ pub use load::{LoadError, load};
 pub use paths::{Paths, PathsError};
 pub use problem::{Place, Problem, Rejected};
 pub use settings::{Entry, FileText, Flag, Origin, ProjectText, Settings, Sources};
-pub use values::{Budget, ColorMode, KeySource, ProcessEngine, Provider, Tests, Values, Wire};
+pub use values::{
+    Budget, ColorMode, KeySource, ProcessEngine, Provider, Tasks, Tests, Values, Wire,
+};

@@ -23,6 +23,8 @@ pub struct Values {
     pub providers: BTreeMap<String, Provider>,
     /// How tools are isolated.
     pub sandbox: Sandbox,
+    /// How much is done at once.
+    pub tasks: Tasks,
     /// The project's tests.
     pub tests: Tests,
     /// What people see.
@@ -93,6 +95,19 @@ pub enum Wire {
     Chat,
     /// The Responses API.
     Responses,
+}
+
+/// How much the sessions of a project do at once.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Tasks {
+    /// After how long what waits becomes more urgent.
+    pub age: Span,
+    /// Turns of models.
+    pub models: u64,
+    /// Test runs.
+    pub tests: u64,
+    /// All together.
+    pub total: u64,
 }
 
 /// How the project's tests are run.

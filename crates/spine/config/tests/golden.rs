@@ -42,17 +42,25 @@ fn the_users_file_of_version_1() {
         values.providers["anthropic"].api_key,
         Some(KeySource::Env("ANTHROPIC_API_KEY".to_owned()))
     );
-    let later = Sources {
-        user: Some(file(include_str!("golden/user-v1-sandbox.toml"))),
-        ..Sources::default()
-    };
-    let later = Settings::resolve(&later).unwrap();
-    assert_eq!(later.values().sandbox.engine, ProcessEngine::Bwrap);
+    let later = [
+        include_str!("golden/user-v1-sandbox.toml"),
+        include_str!("golden/user-v1-tasks.toml"),
+    ];
+    let [sandbox, tasks] = later.map(|text| {
+        let sources = Sources {
+            user: Some(file(text)),
+            ..Sources::default()
+        };
+        Settings::resolve(&sources).unwrap()
+    });
+    assert_eq!(sandbox.values().sandbox.engine, ProcessEngine::Bwrap);
+    assert_eq!(tasks.values().tasks.total, 6);
     // Each key of the registry is in a file: a new key needs a new golden file.
     for key in KEYS {
         let is_set =
             |settings: &Settings| matches!(settings.origin(key.name), Some(Origin::User { .. }));
-        assert!(is_set(&settings) || is_set(&later), "{}", key.name);
+        let set = [&settings, &sandbox, &tasks].into_iter().any(is_set);
+        assert!(set, "{}", key.name);
     }
     for key in PROVIDER_KEYS {
         let set = |entry: &str| entry.starts_with("providers.") && entry.ends_with(key.name);
@@ -66,17 +74,26 @@ fn the_users_file_of_version_1() {
 
 #[test]
 fn the_projects_file_of_version_1() {
-    let sources = Sources {
-        project: Some(ProjectText {
-            file: file(include_str!("golden/project-v1.toml")),
-            reviewed: None,
-        }),
-        ..Sources::default()
-    };
-    let settings = Settings::resolve(&sources).unwrap();
+    let files = [
+        include_str!("golden/project-v1.toml"),
+        include_str!("golden/project-v1-tasks.toml"),
+    ];
+    let [first, tasks] = files.map(|text| {
+        let sources = Sources {
+            project: Some(ProjectText {
+                file: file(text),
+                reviewed: None,
+            }),
+            ..Sources::default()
+        };
+        Settings::resolve(&sources).unwrap()
+    });
     for key in KEYS {
-        let set = matches!(settings.origin(key.name), Some(Origin::Project { .. }));
+        let is_set =
+            |settings: &Settings| matches!(settings.origin(key.name), Some(Origin::Project { .. }));
+        let set = is_set(&first) || is_set(&tasks);
         assert_eq!(set, key.project != ProjectRule::Never, "{}", key.name);
     }
-    assert_eq!(settings.values().budget.subagent_depth, 0);
+    assert_eq!(first.values().budget.subagent_depth, 0);
+    assert_eq!(tasks.values().tasks.tests, 1);
 }

@@ -53,8 +53,8 @@ pub(crate) type Numbered = (u64, Asked);
 enum State {
     /// It runs commands.
     Running,
-    /// Its processes are stopped where they are.
-    Paused(Pausing),
+    /// Its processes are stopped where they are, and their time with them.
+    Paused(Pausing, Instant),
     /// Its processes were asked to end; the question waits.
     Stopping { question: u64, until: Instant },
     /// Its init is gone. Only cleaning up is left.
@@ -214,7 +214,7 @@ impl Running {
     fn in_use(&self) -> Result<(), Failure> {
         match self.state {
             State::Running => Ok(()),
-            State::Paused(_) => Err(refused("the sandbox", "the sandbox is paused")),
+            State::Paused(..) => Err(refused("the sandbox", "the sandbox is paused")),
             State::Stopping { .. } | State::Ended => Err(ended()),
         }
     }
@@ -320,12 +320,11 @@ impl Running {
 
     fn due(&self) -> Option<Instant> {
         let own = match self.state {
-            State::Ended => return None,
+            State::Ended | State::Paused(..) => return None,
             State::Stopping { until, .. } => Some(until),
-            State::Running | State::Paused(_) => None,
+            State::Running => None,
         };
-        let idle = self.execs.is_empty() || matches!(self.state, State::Paused(_));
-        let look = self.watch.next_check().filter(|_| !idle);
+        let look = self.watch.next_check().filter(|_| !self.execs.is_empty());
         let deadlines = self.execs.values().filter(|exec| exec.ending.is_none());
         deadlines
             .filter_map(|exec| exec.deadline)
@@ -341,6 +340,9 @@ impl Running {
             && until <= now
         {
             self.kill().await;
+            return;
+        }
+        if matches!(self.state, State::Paused(..)) {
             return;
         }
         let late = |exec: &Exec| exec.ending.is_none() && exec.deadline.is_some_and(|at| at <= now);
@@ -378,7 +380,7 @@ impl Running {
             return;
         };
         ending.ending.get_or_insert(limit);
-        if let State::Paused(_) = self.state {
+        if let State::Paused(..) = self.state {
             // A frozen process does not even die.
             let _ = self.resume().await;
         }
@@ -396,30 +398,38 @@ impl Running {
     async fn pause(&mut self) -> Result<Option<Answer>, Failure> {
         self.in_use()?;
         if self.site.engine.pause(&self.made.container).await.is_ok() {
-            self.state = State::Paused(Pausing::Engine);
+            self.state = State::Paused(Pausing::Engine, Instant::now());
         } else {
             let signal = Signal::STOP.as_raw();
             self.order(None, &Order::SignalAll { signal }, &[])?;
-            self.state = State::Paused(Pausing::Signals);
+            self.state = State::Paused(Pausing::Signals, Instant::now());
         }
         Ok(Some(Answer::Done))
     }
 
     async fn resume(&mut self) -> Result<Option<Answer>, Failure> {
-        match self.state {
-            State::Paused(Pausing::Engine) => {
+        let State::Paused(by, since) = self.state else {
+            return Err(refused("the sandbox", "the sandbox is not paused"));
+        };
+        match by {
+            Pausing::Engine => {
                 let resumed = self.site.engine.resume(&self.made.container).await;
                 resumed.map_err(|error| error.failure())?;
             }
-            State::Paused(Pausing::Signals) => {
+            Pausing::Signals => {
                 let signal = Signal::CONT.as_raw();
                 self.order(None, &Order::SignalAll { signal }, &[])?;
             }
-            State::Running | State::Stopping { .. } | State::Ended => {
-                return Err(refused("the sandbox", "the sandbox is not paused"));
-            }
         }
         self.state = State::Running;
+        let stood = since.elapsed();
+        for deadline in self
+            .execs
+            .values_mut()
+            .filter_map(|exec| exec.deadline.as_mut())
+        {
+            *deadline += stood;
+        }
         Ok(Some(Answer::Done))
     }
 
@@ -444,7 +454,7 @@ impl Running {
             State::Stopping { .. } => {
                 return Err(refused("the sandbox", "the sandbox is being stopped"));
             }
-            State::Paused(_) => {
+            State::Paused(..) => {
                 self.resume().await?;
             }
             State::Running => {}
@@ -466,7 +476,7 @@ impl Running {
 
     /// Ends all processes; the container itself stays until it is removed.
     async fn kill(&mut self) {
-        if let State::Paused(_) = self.state {
+        if let State::Paused(..) = self.state {
             let _ = self.resume().await;
         }
         if self.state == State::Ended {
@@ -493,7 +503,7 @@ impl Running {
 
     /// Ends it and removes what it left. Every step runs, whatever another did.
     async fn remove(&mut self) -> Answer {
-        if let State::Paused(Pausing::Engine) = self.state {
+        if let State::Paused(Pausing::Engine, _) = self.state {
             let _ = self.site.engine.resume(&self.made.container).await;
         }
         // The engine ends it: Docker keeps a ghost of a container that ends by

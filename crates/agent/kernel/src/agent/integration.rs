@@ -47,16 +47,20 @@ impl Agent {
     /// Runs the project's integration tests over the layer of a test run.
     pub(super) async fn integrate(
         &self,
+        router: &Router<'_>,
         course: &Course,
         trial: &HeldLayer,
         mut tested: Tested,
     ) -> Result<Tested, RouteError> {
-        let router = self.router(course);
         let context = Context {
             template: Some(TEMPLATE.to_owned()),
             ..router.context.clone()
         };
-        let router = Router { context, ..router };
+        let router = Router {
+            context,
+            freezer: router.freezer.clone(),
+            ..self.router(course)
+        };
         let project = self.ground.workshop.premises().project.clone();
         for (name, one) in &self.layout.integration {
             match self.run_integration(&router, trial, one).await {

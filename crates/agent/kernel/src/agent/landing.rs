@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use fluffy_base::id::TaskId;
 use fluffy_base::{Clock, Digest, SystemClock};
 use fluffy_gate::Answer;
 use fluffy_layer::{Body, Difference, LayerState, MergeReport, NodeKind, Shape, TreePath, View};
@@ -27,6 +28,7 @@ use crate::merge::{Verdict, judge, whole};
 use crate::person::{Question, Said};
 use crate::router::told;
 use crate::session::{Fact, Landing, NO_COMMIT};
+use crate::slots::Work;
 
 /// The longest first line of a commit.
 const SUBJECT: usize = 72;
@@ -43,8 +45,9 @@ impl Agent {
         self.session.landed
     }
 
-    /// Reviews, merges and commits what is green.
-    pub(super) async fn land(&mut self) -> Result<String, DriveError> {
+    /// Reviews, merges and commits what is green; after that task, if it was
+    /// not proven in an earlier life of the session.
+    pub(super) async fn land(&mut self, after: Option<TaskId>) -> Result<String, DriveError> {
         let difference = self.held.difference()?;
         let left_out = self.ignored(&difference)?;
         let difference = difference.without(&left_out);
@@ -68,8 +71,17 @@ impl Agent {
             ..self.context()
         };
         let desk = self.inside();
-        let verdict = judge(&desk, &plan, &difference, &context);
-        let verdict = verdict.map_err(|error| DriveError::Route(error.into()))?;
+        let work = Work {
+            after,
+            ..self.work_of(Kind::Review, None)
+        };
+        let reviewed = work.id;
+        // A person's answer is waited for outside: it takes no slot.
+        let judging = || async { judge(&desk, &plan, &difference, &context) };
+        let verdict = match self.ground.slots.run(work, judging).await {
+            Ok(verdict) => verdict.map_err(|error| DriveError::Route(error.into()))?,
+            Err(error) => return self.reject(&super::steps::chain(&error)).await,
+        };
         let yes = match self.decide(verdict, &difference).await? {
             Ok(yes) => yes,
             Err(reason) => return self.reject(&reason).await,
@@ -97,7 +109,7 @@ impl Agent {
             Ok(report) => self.applied(&report).await?,
             Err(error) => return Ok(format!("The merge broke off: {error}")),
         }
-        self.commit().await
+        self.commit(Some(reviewed)).await
     }
 
     /// After a crash between the commit and its record: all that is left is to
@@ -133,7 +145,7 @@ impl Agent {
                 Err(why) => return Ok(format!("The merge cannot be ended: {why}")),
             }
         }
-        self.commit().await
+        self.commit(None).await
     }
 
     fn finish_merge(&mut self) -> Result<Result<MergeReport, String>, DriveError> {
@@ -262,7 +274,7 @@ impl Agent {
         Ok(())
     }
 
-    async fn commit(&mut self) -> Result<String, DriveError> {
+    async fn commit(&mut self, after: Option<TaskId>) -> Result<String, DriveError> {
         let landing = self.session.landing.clone();
         let landing = landing.unwrap_or_else(|| Landing {
             entries: Vec::new(),
@@ -285,7 +297,7 @@ impl Agent {
             desk: &self.ground.desk,
             context: self.context(),
         };
-        let twice = async {
+        let twice = || async {
             match committer.commit(&order).await {
                 Err(error) if !matches!(error, CommitError::NotRecorded(_)) => {
                     // Asked twice it commits once, and what was killed may
@@ -295,7 +307,10 @@ impl Agent {
                 committed => committed,
             }
         };
-        let work = self.work_of(Kind::Commit, None);
+        let work = Work {
+            after,
+            ..self.work_of(Kind::Commit, None)
+        };
         let committed = match self.ground.slots.run(work, twice).await {
             Ok(committed) => committed,
             Err(error) => {

@@ -6,16 +6,17 @@
 use fluffy_contract::model::ToolCall;
 use fluffy_contract::tool::{ToolOutcome, ToolOutput};
 use fluffy_policy::word::{Mode, State};
+use fluffy_tasks::Kind;
 use fluffy_tools::arguments::{PlanKind, RequestExemption};
 use fluffy_tools::call::Call;
 use fluffy_tools::refusal::{Refusal, RefusedBy};
 use fluffy_tools::registry::Checked;
-use fluffy_workflow::evidence::{self, Baseline, Surroundings};
+use fluffy_workflow::evidence::{self, Baseline, Freeze, Green, NotGreen, Surroundings};
 use fluffy_workflow::exemption::ExemptionRequest;
 use fluffy_workflow::machine::{
     self, Approval, Flow, Input, StepError, SwitchAnswer, changes::source_digest,
 };
-use fluffy_workflow::results::Outcome;
+use fluffy_workflow::results::{Outcome, Report};
 
 use super::{Agent, DriveError};
 use crate::course::Texts;
@@ -23,6 +24,7 @@ use crate::event::AgentEvent;
 use crate::person::{Question, Said};
 use crate::router::{RouteError, Routed, failed, refused};
 use crate::session::Fact;
+use crate::slots::Work;
 
 impl Agent {
     /// A call that is the kernel's own.
@@ -172,7 +174,7 @@ impl Agent {
         // What is tested and merged is written by nobody any more.
         self.end_running().await;
         match self.session.workflow.state() {
-            State::Reviewing => return self.land().await,
+            State::Reviewing => return self.land(None).await,
             State::Committing => return self.finish_landing().await,
             State::Validating => {}
             State::Idle
@@ -194,18 +196,15 @@ impl Agent {
         // After the run: what a build script wrote is looked at too.
         let texts = Texts::of(&self.course().written(&self.held)?);
         let freeze = texts.changes(&self.layout).freeze;
-        let judged = {
-            let workflow = &self.session.workflow;
-            let around = Surroundings {
-                baseline: workflow.baseline(),
-                freeze: &freeze,
-                removed: &std::collections::BTreeSet::new(),
-            };
-            match (workflow.flow(), workflow.red()) {
-                (Some(Flow::TestFirst), Some(red)) => evidence::green(red, &tested.report, &around),
-                (Some(Flow::Refactor), _) => evidence::refactor(&tested.report, &around, None),
-                _ => evidence::passing(&tested.report, &around),
-            }
+        let work = Work {
+            after: Some(tested.task),
+            ..self.work_of(Kind::Validate, None)
+        };
+        let validated = work.id;
+        let judging = || async { self.judge(&tested.report, &freeze) };
+        let judged = match self.ground.slots.run(work, judging).await {
+            Ok(judged) => judged,
+            Err(error) => return Ok(format!("Not validated: {}", chain(&error))),
         };
         let head = counts(&tested.report);
         let why = judged.as_ref().err().map(ToString::to_string);
@@ -218,7 +217,22 @@ impl Agent {
                 tested.printed
             ));
         }
-        self.land().await
+        self.land(Some(validated)).await
+    }
+
+    /// What a run proves of what was done.
+    fn judge(&self, run: &Report, freeze: &Freeze) -> Result<Green, Box<NotGreen>> {
+        let workflow = &self.session.workflow;
+        let around = Surroundings {
+            baseline: workflow.baseline(),
+            freeze,
+            removed: &std::collections::BTreeSet::new(),
+        };
+        match (workflow.flow(), workflow.red()) {
+            (Some(Flow::TestFirst), Some(red)) => evidence::green(red, run, &around),
+            (Some(Flow::Refactor), _) => evidence::refactor(run, &around, None),
+            _ => evidence::passing(run, &around),
+        }
     }
 
     async fn submit(&mut self) -> Result<Result<(), StepError>, DriveError> {

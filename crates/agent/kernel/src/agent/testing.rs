@@ -1,8 +1,10 @@
 //! The kernel runs the tests; nobody's word counts.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Instant;
 
+use fluffy_base::id::TaskId;
 use fluffy_contract::isolation::{Command, Exit, Finished, Limit};
 use fluffy_contract::tool::Need;
 use fluffy_layer::HeldLayer;
@@ -16,7 +18,9 @@ use super::integration::NotRun;
 use super::{Agent, DriveError};
 use crate::course::Course;
 use crate::event::AgentEvent;
+use crate::freezer::Freezer;
 use crate::router::{RouteError, Router};
+use crate::slots::{Freeze, Work};
 use crate::workshop::Booth;
 
 /// What a test run came to.
@@ -27,6 +31,8 @@ pub(super) struct Tested {
     pub(super) printed: String,
     /// Integration tests that are not in the report.
     pub(super) not_run: Vec<NotRun>,
+    /// The task that it was; what is judged by it comes after.
+    pub(super) task: TaskId,
 }
 
 /// How much of the output the model may want to see.
@@ -53,10 +59,18 @@ impl Agent {
         // A new test file can bring a new runner with it.
         let view = self.held.view()?;
         let layout = crate::course::survey(&view, &self.ground.overrides)?;
-        self.layout = std::sync::Arc::new(layout);
+        self.layout = Arc::new(layout);
         let began = Instant::now();
         let work = self.work_of(Kind::TestRun, Some("code-executor"));
-        let tested = self.ground.slots.run(work, self.run_commands()).await;
+        let freezer = Arc::new(Freezer::new("test.run", Arc::clone(&self.ground.hub)));
+        let work = Work {
+            after: self.answered_by,
+            freeze: Some(Arc::clone(&freezer) as Arc<dyn Freeze>),
+            ..work
+        };
+        let task = work.id;
+        let running = || self.run_commands(task, &freezer);
+        let tested = self.ground.slots.run(work, running).await;
         let tested = match tested.unwrap_or_else(|error| Err(no_trial(&error))) {
             Ok(tested) => tested,
             Err(RouteError::NotRecorded(error)) => return Err(DriveError::Route(error)),
@@ -84,11 +98,18 @@ impl Agent {
     /// Runs the commands in a layer that was made for this, over the project
     /// with exactly what would be merged: no cache, installed package or
     /// leftover of an earlier command has a say in what the tests prove.
-    async fn run_commands(&self) -> Result<Tested, RouteError> {
+    async fn run_commands(
+        &self,
+        task: TaskId,
+        freezer: &Arc<Freezer>,
+    ) -> Result<Tested, RouteError> {
         let course = self.course();
-        let router = self.router(&course);
+        let router = Router {
+            freezer: Some(Arc::clone(freezer)),
+            ..self.router(&course)
+        };
         let trial = self.trial_layer(&router).await?;
-        let done = self.in_trial(&router, &course, &trial).await;
+        let done = self.in_trial(&router, &course, &trial, task).await;
         let id = trial.layer().id().to_string();
         let need = Need {
             action: fluffy_layer::permit::DROP.to_owned(),
@@ -120,6 +141,7 @@ impl Agent {
         router: &Router<'_>,
         course: &Course,
         trial: &HeldLayer,
+        task: TaskId,
     ) -> Result<Tested, RouteError> {
         let written = course
             .written(&self.held)
@@ -160,8 +182,9 @@ impl Agent {
             report: Report::join(reports),
             printed,
             not_run: Vec::new(),
+            task,
         };
-        self.integrate(course, trial, tested).await
+        self.integrate(router, course, trial, tested).await
     }
 
     /// Whether a command of the tests may run in this sandbox.

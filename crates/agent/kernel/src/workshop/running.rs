@@ -83,6 +83,7 @@ impl Workshop {
             sandbox: running.sandbox,
             directory: running.directory,
             end: End::Left(key),
+            freezer: None,
             _turn: turn,
         })
     }
@@ -98,7 +99,7 @@ impl Workshop {
 
     async fn start(&self, permit: Permit, over: Over<'_>) -> Result<Running, OpenBoothError> {
         let layer = over.held.layer().id();
-        let _turn = self.turn.lock().await;
+        let _turn = self.turn(layer).await;
         // Somebody else may have made it meanwhile.
         if let Some(running) = self.running.get(layer) {
             return Ok(running);

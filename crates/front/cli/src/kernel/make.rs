@@ -22,7 +22,7 @@ use fluffy_kernel::commit::Author;
 use fluffy_kernel::host::{Chosen, Make, Ways};
 use fluffy_kernel::provider::{ModelAccess, SandboxedModels};
 use fluffy_kernel::session::{Fact, Session as Recorded, Started};
-use fluffy_kernel::slots::{Slots, own_memory};
+use fluffy_kernel::slots::{Shortage, Slots, Store, own_memory};
 use fluffy_kernel::store::SessionStore;
 use fluffy_kernel::workshop::{Mounts, Premises, Workshop};
 use fluffy_layer::{
@@ -165,7 +165,8 @@ impl Maker {
             environment: machine.environment.clone(),
         };
         let values = here.settings.values();
-        let slots = Slots::start(TaskLimits::default(), Arc::new(own_memory));
+        let workshop = Arc::new(Workshop::new(launcher.clone(), premises));
+        let slots = Slots::start(task_limits(&values.tasks), store(&workshop));
         let slots = slots.map_err(|error| {
             Failure::of(
                 fluffy_report::ExitCode::Internal,
@@ -175,7 +176,7 @@ impl Maker {
         })?;
         Ok(Self {
             slots,
-            workshop: Arc::new(Workshop::new(launcher.clone(), premises)),
+            workshop,
             project: machine.project.clone(),
             ledger: opened.ledger,
             gate,
@@ -659,6 +660,42 @@ fn overrides(tests: &fluffy_config::Tests) -> Overrides {
         commands: tests.command.iter().map(written).collect(),
         integration: integration.collect(),
         ..Overrides::default()
+    }
+}
+
+fn task_limits(tasks: &fluffy_config::Tasks) -> TaskLimits {
+    let slots = |count: u64| u16::try_from(count).unwrap_or(u16::MAX);
+    let mut limits = TaskLimits {
+        total: slots(tasks.total),
+        age: tasks.age,
+        ..TaskLimits::default()
+    };
+    for (template, count) in [
+        ("ai-provider", tasks.models),
+        ("code-executor", tasks.tests),
+    ] {
+        if let Ok(template) = template.parse() {
+            limits.templates.insert(template, slots(count));
+        }
+    }
+    limits
+}
+
+/// Memory, and what gives it back: what waits is ended first.
+fn store(workshop: &Arc<Workshop>) -> Store {
+    let workshop = Arc::clone(workshop);
+    let give_back = move |shortage| {
+        let workshop = Arc::clone(&workshop);
+        tokio::spawn(async move {
+            match shortage {
+                Shortage::Caches => workshop.end_waiting().await,
+                Shortage::Commands => workshop.end_commands().await,
+            }
+        });
+    };
+    Store {
+        look: Arc::new(own_memory),
+        give_back: Arc::new(give_back),
     }
 }
 

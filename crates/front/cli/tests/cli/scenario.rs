@@ -3,8 +3,10 @@
 //! `steered` is a person at the keyboard, and what one can do afterwards.
 //! `stage` is the real program between a script and a repository; `languages`
 //! holds the repositories; `hostile` is a model that tries to cheat; `family`
-//! are the processes of a session.
+//! are the processes of a session; `crowded` is two sessions where there is
+//! room for one.
 
+mod crowded;
 mod debugging;
 mod family;
 mod hostile;

@@ -51,8 +51,11 @@ enum State {
     },
     /// It runs commands.
     Running,
-    /// Its processes are stopped where they are.
-    Paused,
+    /// Its processes are stopped where they are, and their time with them.
+    Paused {
+        /// When they were.
+        since: Instant,
+    },
     /// Its processes were asked to end.
     Stopping {
         /// When they are ended.
@@ -204,12 +207,10 @@ impl Running {
     pub(super) fn due(&self) -> Option<Instant> {
         let own = match self.state {
             State::Creating { until, .. } | State::Stopping { until, .. } => Some(until),
-            State::Ended => return None,
-            State::Running | State::Paused => None,
+            State::Ended | State::Paused { .. } => return None,
+            State::Running => None,
         };
-        let watch = (self.used && self.state != State::Paused)
-            .then(|| self.watch.next_check())
-            .flatten();
+        let watch = self.used.then(|| self.watch.next_check()).flatten();
         self.execs
             .values()
             .filter(|exec| exec.ending.is_none())
@@ -333,7 +334,7 @@ impl Running {
                 effects.push(answer(question, Answer::Failed { failure }));
             }
             State::Stopping { question, .. } => effects.push(answer(question, Answer::Done)),
-            State::Running | State::Paused | State::Ended => {}
+            State::Running | State::Paused { .. } | State::Ended => {}
         }
         for question in questions.into_iter().filter_map(|waiting| waiting.question) {
             effects.push(answer(
@@ -367,7 +368,7 @@ impl Running {
                 self.end_processes();
                 return self.lost();
             }
-            State::Ended => return Vec::new(),
+            State::Ended | State::Paused { .. } => return Vec::new(),
             _ => {}
         }
         let late: Vec<ExecId> = self
@@ -426,7 +427,7 @@ impl Running {
             Order::Signal { exec, signal }
         };
         let _ = self.order(None, &order, &[]);
-        if self.state == State::Paused {
+        if matches!(self.state, State::Paused { .. }) {
             let _ = self.thaw();
         }
     }
@@ -450,7 +451,7 @@ impl Running {
     fn in_use(&self) -> Result<(), Failure> {
         match self.state {
             State::Running => Ok(()),
-            State::Paused => Err(failure::refused("a command", "the sandbox is paused")),
+            State::Paused { .. } => Err(failure::refused("a command", "the sandbox is paused")),
             State::Creating { .. } => Err(failure::refused(
                 "a command",
                 "the sandbox is still being made",
@@ -535,7 +536,8 @@ impl Running {
 
     pub(super) fn pause(&mut self, id: u64) -> Result<Option<Answer>, Failure> {
         self.in_use()?;
-        self.state = State::Paused;
+        let since = Instant::now();
+        self.state = State::Paused { since };
         match &self.group {
             Some(group) if group.freeze().is_ok() => Ok(Some(Answer::Done)),
             _ => {
@@ -546,10 +548,18 @@ impl Running {
     }
 
     pub(super) fn resume(&mut self, id: u64) -> Result<Option<Answer>, Failure> {
-        if self.state != State::Paused {
+        let State::Paused { since } = self.state else {
             return Err(failure::refused("resuming it", "the sandbox is not paused"));
-        }
+        };
         self.state = State::Running;
+        let stood = since.elapsed();
+        for deadline in self
+            .execs
+            .values_mut()
+            .filter_map(|exec| exec.deadline.as_mut())
+        {
+            *deadline += stood;
+        }
         match self.thaw() {
             true => Ok(Some(Answer::Done)),
             false => {
@@ -585,7 +595,7 @@ impl Running {
         if self.state == State::Ended {
             return Ok(Some(Answer::Done));
         }
-        if self.state == State::Paused {
+        if matches!(self.state, State::Paused { .. }) {
             self.thaw();
         }
         let signal = Signal::TERM.as_raw();

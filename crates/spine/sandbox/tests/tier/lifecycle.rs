@@ -14,6 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 on_every_engine! {
     a_paused_sandbox_stands_still_and_goes_on
+    the_time_of_a_paused_command_stands_still_too
     stopping_asks_first
     stopping_does_not_wait_for_ever
     stopping_does_not_wait_for_what_never_ran
@@ -45,6 +46,34 @@ async fn a_paused_sandbox_stands_still_and_goes_on(engine: Engine) {
     sandbox.resume().await.unwrap();
     assert!(child.output().await.unwrap().is_some());
     assert!(sandbox.stats().await.unwrap().pids >= 2);
+}
+
+async fn the_time_of_a_paused_command_stands_still_too(engine: Engine) {
+    let kit = Kit::with(engine, |_| {}).await;
+    let sandbox = kit.sandbox().await;
+    let command = |millis| Command {
+        time: Some(fluffy_base::Span { millis }),
+        ..Command::new(["sh", "-c", "echo up; read line; echo $line"])
+    };
+    let mut child = sandbox.run(run(), command(5_000)).await.unwrap();
+    child.output().await.unwrap();
+    sandbox.pause().await.unwrap();
+    // Longer than it may run.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    sandbox.resume().await.unwrap();
+    child.write(b"on\n").await.unwrap();
+    let finished = child.finish().await.unwrap();
+    assert_eq!(finished.exit, Exit::Code { code: 0 });
+    assert_eq!(text(&finished.stdout), "on\n");
+
+    // Resumed, what is left of it counts again.
+    let mut child = sandbox.run(run(), command(1_000)).await.unwrap();
+    child.output().await.unwrap();
+    sandbox.pause().await.unwrap();
+    sandbox.resume().await.unwrap();
+    let ended = tokio::time::timeout(PATIENCE, child.wait()).await;
+    let limit = fluffy_contract::isolation::Limit::Time;
+    assert_eq!(ended.unwrap().unwrap(), Exit::Limit { limit });
 }
 
 async fn stopping_asks_first(engine: Engine) {

@@ -126,6 +126,7 @@ impl Show {
                 self.spent = *spent;
                 Text::new()
             }
+            AgentEvent::TaskWarned { .. } | AgentEvent::TaskSpared { .. } => Text::new(),
             event => {
                 let mut text = self.end_prose();
                 let stands_apart = matches!(
@@ -227,6 +228,15 @@ impl Show {
             AgentEvent::Note { text: note } => {
                 text.paragraph(Tone::Dim, &format!("note: {note}"), (2, self.limit()));
             }
+            AgentEvent::TaskPaused { name } => {
+                let line =
+                    format!("paused: {name} stands still while something more urgent is done");
+                text.paragraph(Tone::Dim, &line, (2, self.limit()));
+            }
+            AgentEvent::TaskResumed { name } => {
+                let line = format!("resumed: {name} goes on where it was");
+                text.paragraph(Tone::Dim, &line, (2, self.limit()));
+            }
             AgentEvent::SessionEnded(ended) => {
                 text.append(ending(ended, &self.spent, self.limit()));
             }
@@ -234,6 +244,8 @@ impl Show {
             | AgentEvent::ReasoningDelta { .. }
             | AgentEvent::TurnStarted { .. }
             | AgentEvent::ToolStarted { .. }
+            | AgentEvent::TaskWarned { .. }
+            | AgentEvent::TaskSpared { .. }
             | AgentEvent::Usage(_) => {}
         }
         text

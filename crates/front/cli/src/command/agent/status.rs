@@ -76,7 +76,13 @@ impl StatusLine {
             | AgentEvent::TestsRan { .. }
             | AgentEvent::ReplayDiverged { .. }
             | AgentEvent::ApprovalAnswered { .. } => self.activity = Activity::Thinking,
-            AgentEvent::Note { .. } => {}
+            AgentEvent::TaskPaused { name } => {
+                self.activity = Activity::Running(format!("{name} (paused)"));
+            }
+            AgentEvent::TaskResumed { name } => self.activity = Activity::Running(name.clone()),
+            AgentEvent::TaskWarned { .. }
+            | AgentEvent::TaskSpared { .. }
+            | AgentEvent::Note { .. } => {}
         }
     }
 
@@ -167,6 +173,9 @@ mod tests {
         strict · planning · openai/gpt-5 · 0 tok · process · fs.write src/config.rs
         strict · planning · openai/gpt-5 · 0 tok · process · thinking
         strict · planning · openai/gpt-5 · 13.0k tok $0.04 · process · thinking
+        strict · test_writing · openai/gpt-5 · 13.0k tok $0.04 · process · thinking
+        strict · test_writing · openai/gpt-5 · 13.0k tok $0.04 · process · test.run (p…
+        strict · test_writing · openai/gpt-5 · 13.0k tok $0.04 · process · test.run
         strict · test_writing · openai/gpt-5 · 13.0k tok $0.04 · process · thinking
         strict · test_writing · openai/gpt-5 · 13.0k tok $0.04 · process · shell.exec …
         strict · test_writing · openai/gpt-5 · 13.0k tok $0.04 · process · thinking

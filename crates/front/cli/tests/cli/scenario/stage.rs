@@ -34,6 +34,8 @@ struct Play {
     /// What it says depends on where the workflow stands, as with a model that
     /// tries again what did not work.
     by_state: Option<fn(&str) -> Reply>,
+    /// What it says depends on what was said, as with several sessions at once.
+    by_conversation: Option<fn(&Conversation) -> Reply>,
 }
 
 /// A project with a model.
@@ -86,6 +88,9 @@ impl Stage {
             let then = play.then.clone();
             if let Some(given) = &play.given {
                 return given.recv_timeout(PATIENCE).unwrap_or(then);
+            }
+            if let Some(say) = play.by_conversation {
+                return say(conversation);
             }
             if let Some(say) = play.by_state {
                 return say(state(conversation));
@@ -173,6 +178,11 @@ impl Stage {
     pub(crate) fn prepare_by_state(&self, say: fn(&str) -> Reply) -> Vec<String> {
         self.play.lock().unwrap().by_state = Some(say);
         self.words()
+    }
+
+    /// A model that says what fits what was said.
+    pub(crate) fn answers_by(&self, say: fn(&Conversation) -> Reply) {
+        self.play.lock().unwrap().by_conversation = Some(say);
     }
 
     fn words(&self) -> Vec<String> {

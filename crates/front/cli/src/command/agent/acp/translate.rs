@@ -100,6 +100,10 @@ impl Translator {
             }
             AgentEvent::ReplayDiverged { place, diff } => vec![note(&format!("{place}\n{diff}"))],
             AgentEvent::Note { text } => vec![note(text)],
+            AgentEvent::TaskPaused { name } => vec![note(&format!(
+                "`{name}` stands still: something more urgent needs its place"
+            ))],
+            AgentEvent::TaskResumed { name } => vec![note(&format!("`{name}` goes on"))],
             AgentEvent::SessionEnded(_) => {
                 let text = summary.render(Styling::Plain);
                 vec![note(&format!("```\n{}\n```", text.trim()))]
@@ -107,6 +111,8 @@ impl Translator {
             AgentEvent::TurnStarted { .. }
             | AgentEvent::ApprovalWanted { .. }
             | AgentEvent::ApprovalAnswered { .. }
+            | AgentEvent::TaskWarned { .. }
+            | AgentEvent::TaskSpared { .. }
             | AgentEvent::Usage(_) => Vec::new(),
         }
     }

@@ -116,6 +116,19 @@ fn work() -> Vec<AgentEvent> {
             skipped: 1,
             took_ms: 2_340,
         },
+        AgentEvent::TaskWarned {
+            name: "test.run".to_owned(),
+            in_ms: 1_000,
+        },
+        AgentEvent::TaskSpared {
+            name: "test.run".to_owned(),
+        },
+        AgentEvent::TaskPaused {
+            name: "test.run".to_owned(),
+        },
+        AgentEvent::TaskResumed {
+            name: "test.run".to_owned(),
+        },
         AgentEvent::TurnRestarted {
             reason: "the connection to the model broke".to_owned(),
         },

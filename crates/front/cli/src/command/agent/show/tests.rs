@@ -139,6 +139,8 @@ proptest! {
                 shown: Some(hostile.clone()),
             },
             AgentEvent::Note { text: hostile.clone() },
+            AgentEvent::TaskPaused { name: hostile.clone() },
+            AgentEvent::TaskResumed { name: hostile.clone() },
             AgentEvent::TurnRestarted { reason: hostile },
         ];
         for width in [Some(width), None] {
