@@ -7,7 +7,8 @@
 //! - [`agent`]: one session at work
 //! - [`server`], [`host`]: sessions as clients reach them, working or at rest
 //! - [`session`], [`store`]: a session is its facts in the ledger
-//! - [`course`]: the workflow, tied to the project's files
+//! - [`course`]: the workflow, tied to the project's files; `touching`: which
+//!   tests a change concerns
 //! - [`workshop`], [`git`], [`commit`], [`merge`]: effects
 //! - [`debts`]: what a project owes for commits that no test proves
 //! - [`hidden`]: what no command of a session may open
@@ -39,4 +40,5 @@ pub mod session;
 pub mod slots;
 pub mod stop;
 pub mod store;
+mod touching;
 pub mod workshop;

@@ -5,6 +5,7 @@
 //! result like any other. Steps of the workflow are `agent`'s own.
 
 mod native;
+mod telling;
 mod write;
 
 use std::path::PathBuf;
@@ -94,8 +95,12 @@ impl From<AuthorizeError> for RouteError {
 impl Router<'_> {
     /// Makes a checked call that is no step of the workflow.
     pub(crate) async fn route(&self, call: &str, checked: &Checked) -> Result<Routed, RouteError> {
+        let first = self.first_changes(checked);
         match self.run(checked).await {
-            Ok(output) => Ok(self.finish(call, checked, &output)),
+            Ok(output) => {
+                let beyond = self.beyond(&output, &first).await;
+                Ok(self.finish_with(call, checked, &output, &beyond))
+            }
             Err(RouteError::Refused(refusal)) => Ok(refused(&refusal)),
             Err(error) => Err(error),
         }
@@ -103,12 +108,23 @@ impl Router<'_> {
 
     /// A result as the model and the ledger get it.
     pub(crate) fn finish(&self, call: &str, checked: &Checked, output: &ToolOutput) -> Routed {
+        self.finish_with(call, checked, output, "")
+    }
+
+    /// The same with something more for the model, which people need not see.
+    fn finish_with(
+        &self,
+        call: &str,
+        checked: &Checked,
+        output: &ToolOutput,
+        beyond: &str,
+    ) -> Routed {
         let tool = checked.tool.as_str();
         let source = Source { tool, call };
-        let bytes = output.content.as_bytes();
+        let content = format!("{}{beyond}", output.content);
         let made = self
             .sanitiser
-            .sanitise(source, checked.handling.keep, bytes);
+            .sanitise(source, checked.handling.keep, content.as_bytes());
         Routed {
             outcome: match output.outcome {
                 ToolOutcome::Done => Outcome::Done,

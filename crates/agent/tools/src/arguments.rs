@@ -199,6 +199,9 @@ pub struct CompletePlan {
     /// The steps, one line each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<String>,
+    /// The files that will change, as far as known; the result names the tests that touch them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<String>,
 }
 
 /// Arguments of `workflow.request_exemption`.

@@ -134,12 +134,22 @@ impl<'a> Names<'a> {
         }
         let same_folder =
             test.path.rsplit_once('/').map_or("", |(folder, _)| folder) == self.folder;
-        if self.ending == "go" && test.path.ends_with("_test.go") && same_folder {
+        let is_go = self.ending == "go" && test.path.ends_with("_test.go") && same_folder;
+        if is_go || self.is_root_of(test.path) {
             return Some(Because::Package);
         }
         // A short name is a word of every language.
         let named = self.stem.len() >= 4 && has_word(test.text, self.stem);
         named.then_some(Because::Named)
+    }
+
+    /// Whether it is the root of the crate whose integration tests these are:
+    /// everything they use of it goes through there.
+    fn is_root_of(&self, test: &str) -> bool {
+        let package = self.folder.strip_suffix("/src");
+        let is_root = self.path.ends_with("/lib.rs") || self.path.ends_with("/main.rs");
+        let tests = package.and_then(|package| test.strip_prefix(package));
+        is_root && tests.is_some_and(|below| below.starts_with("/tests/"))
     }
 
     /// `use demo::config::parse;`, `demo::config::parse()`.
@@ -247,6 +257,20 @@ mod tests {
                 "use demo::x;",
                 Some(Imported),
             ),
+            (
+                "/src/lib.rs",
+                "/tests/a.rs",
+                "fn a() { demo::x(); }",
+                Some(Package),
+            ),
+            (
+                "/crates/demo/src/main.rs",
+                "/crates/demo/tests/cli/a.rs",
+                "",
+                Some(Package),
+            ),
+            ("/crates/demo/src/lib.rs", "/tests/a.rs", "", None),
+            ("/src/a/lib.rs", "/tests/a.rs", "", None),
             (
                 "/src/config/mod.rs",
                 "/tests/a.rs",

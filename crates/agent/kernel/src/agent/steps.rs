@@ -7,7 +7,7 @@ use fluffy_contract::model::ToolCall;
 use fluffy_contract::tool::{ToolOutcome, ToolOutput};
 use fluffy_policy::word::{Mode, State};
 use fluffy_tasks::Kind;
-use fluffy_tools::arguments::{PlanKind, RequestExemption};
+use fluffy_tools::arguments::{CompletePlan, PlanKind, RequestExemption};
 use fluffy_tools::call::Call;
 use fluffy_tools::refusal::{Refusal, RefusedBy};
 use fluffy_tools::registry::Checked;
@@ -73,7 +73,7 @@ impl Agent {
         call: &Call,
     ) -> Result<Result<ToolOutput, Box<Refusal>>, DriveError> {
         match call {
-            Call::CompletePlan(plan) => self.complete_plan(plan.kind).await,
+            Call::CompletePlan(plan) => self.complete_plan(plan).await,
             Call::RequestExemption(request) => self.exempt(request).await,
             Call::TestIsWrong(wrong) => {
                 let question = format!("Is the test wrong? The agent says: {}", wrong.reason);
@@ -112,7 +112,7 @@ impl Agent {
 
     async fn complete_plan(
         &mut self,
-        kind: PlanKind,
+        plan: &CompletePlan,
     ) -> Result<Result<ToolOutput, Box<Refusal>>, DriveError> {
         // How every test stood before anything was touched.
         let tested = match self.test().await? {
@@ -122,7 +122,7 @@ impl Agent {
         };
         let baseline = Baseline::of(&tested.report);
         let input = Input::CompletePlan {
-            kind: match kind {
+            kind: match plan.kind {
                 PlanKind::Change => machine::PlanKind::Change,
                 PlanKind::Refactor => machine::PlanKind::Refactor,
             },
@@ -130,12 +130,15 @@ impl Agent {
             budget: self.debt.budget(),
         };
         let stepped = self.step(input).await?;
+        let course = self.course();
+        let touching = self.router(&course).touching(&plan.paths).await;
         let advice = format!(
-            "State {} now. Tests here: {}",
+            "State {} now. Tests here: {}\n{touching}",
             self.session.workflow.state(),
             self.tests_line()
         );
-        Ok(Ok(said(stepped, &advice)))
+        let advice = advice.trim_end();
+        Ok(Ok(said(stepped, advice)))
     }
 
     /// `test.run`: and, while tests are written, whether one is red.

@@ -199,10 +199,7 @@ fn workflow() -> Vec<Entry> {
             "plan.complete",
             "Finish planning; from then on files can be written as the workflow allows.",
             KERNEL,
-            |arguments: CompletePlan, _| {
-                at_most(arguments.steps.len(), "steps")?;
-                Ok(Call::CompletePlan(arguments))
-            },
+            complete_plan,
         ),
         entry(
             "workflow.transition",
@@ -284,6 +281,15 @@ fn commit(arguments: Commit, _: &ProjectPaths) -> Made {
         true => Err("`message` is empty".to_owned()),
         false => Ok(Call::GitCommit(arguments)),
     }
+}
+
+fn complete_plan(mut arguments: CompletePlan, paths: &ProjectPaths) -> Made {
+    at_most(arguments.steps.len(), "steps")?;
+    at_most(arguments.paths.len(), "paths")?;
+    for path in &mut arguments.paths {
+        *path = paths.resource(path);
+    }
+    Ok(Call::CompletePlan(arguments))
 }
 
 fn exemption(mut arguments: RequestExemption, paths: &ProjectPaths) -> Made {

@@ -20,6 +20,7 @@ mod replayed;
 mod stage;
 mod steered;
 mod stuck;
+mod told;
 
 use fluffy_model_server::{Delivery, Fault, Format, Piece, Reply, Tokens};
 use serde_json::json;
