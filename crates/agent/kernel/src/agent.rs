@@ -8,6 +8,7 @@ mod calls;
 mod debugging;
 mod integration;
 mod landing;
+mod measuring;
 mod orders;
 mod steps;
 mod testing;
@@ -81,6 +82,8 @@ pub struct Agent {
     layout: Arc<Layout>,
     budget: Budget,
     debt: Debt,
+    /// The coverage that was measured last.
+    measured: Option<measuring::Pair>,
     nudges: u32,
     sizes: Sizes,
     message: Option<String>,
@@ -248,6 +251,7 @@ impl Agent {
             held,
             budget,
             debt,
+            measured: None,
             nudges: 0,
             sizes: Sizes::default(),
             message: None,
@@ -385,11 +389,8 @@ impl Agent {
             .await?
             .ok();
         if budget.is_locked() && answer == SwitchAnswer::Allowed {
-            let text = "explore is locked: too many commits that no test proves; a strict one \
-                        with a test that failed before wins one back. The mode is strict";
-            self.publish(AgentEvent::Note {
-                text: text.to_owned(),
-            });
+            let text = format!("{budget}. The mode is strict");
+            self.publish(AgentEvent::Note { text });
         }
         Ok(())
     }

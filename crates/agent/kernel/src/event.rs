@@ -11,6 +11,7 @@ use fluffy_base::id::{ApprovalId, LayerId, SessionId};
 use fluffy_contract::isolation::Level;
 use fluffy_contract::model::Usage;
 use fluffy_policy::word::{Mode, State, Tier};
+use fluffy_workflow::debt::{Budget as DebtBudget, Measured};
 use serde::{Deserialize, Serialize};
 
 /// The version of the stream.
@@ -270,6 +271,13 @@ pub struct Evidence {
     /// Integration tests that did not run the last time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_run: Vec<String>,
+    /// The project's coverage before and after, in hundredths of a per cent;
+    /// only where the project says how it is measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coverage: Option<Measured>,
+    /// How the debt budget stands after the commit, unless explore is open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub debt: Option<DebtBudget>,
     /// How many decisions a person answered.
     pub reviewed: usize,
     /// How many calls were refused.

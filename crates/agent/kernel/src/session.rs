@@ -12,6 +12,7 @@ use fluffy_base::{Digest, Timestamp};
 use fluffy_contract::model::{Message, Part, Role, StopReason, ToolCall, Usage};
 use fluffy_contract::tool::ToolOutcome;
 use fluffy_policy::word::{Mode, State};
+use fluffy_workflow::debt::Measured;
 use fluffy_workflow::evidence::Green;
 use fluffy_workflow::machine::{Event as WorkflowEvent, ReplayError, Standing, Workflow};
 use serde::{Deserialize, Serialize};
@@ -146,6 +147,9 @@ pub struct Landing {
     pub message: String,
     /// Merged files, with lines added and removed.
     pub merged: BTreeMap<String, (u64, u64)>,
+    /// What it does to the project's coverage, as far as it counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coverage: Option<Measured>,
 }
 
 /// How a call ended.

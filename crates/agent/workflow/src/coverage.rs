@@ -30,6 +30,23 @@ pub enum CoverageFormat {
     Istanbul,
 }
 
+impl CoverageFormat {
+    /// How a report is written, by its first character.
+    #[must_use]
+    pub fn of(text: &str) -> Self {
+        match text
+            .trim_start_matches('\u{feff}')
+            .trim_start()
+            .chars()
+            .next()
+        {
+            Some('<') => Self::Cobertura,
+            Some('{') => Self::Istanbul,
+            Some(_) | None => Self::Lcov,
+        }
+    }
+}
+
 /// Why a coverage report is unusable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseCoverageError {
@@ -235,6 +252,50 @@ pub struct ChangedLines {
     pub after: BTreeMap<String, BTreeSet<u32>>,
 }
 
+impl ChangedLines {
+    /// Adds what the hunks of a unified diff change in a file.
+    ///
+    /// Hunks that make no sense add nothing that is reached, see [`Covered`].
+    pub fn add(&mut self, path: &str, hunks: &str) {
+        let (mut old, mut new) = (0u32, 0u32);
+        for line in hunks.lines() {
+            if let Some((left, right)) = hunk_starts(line) {
+                (old, new) = (left, right);
+                continue;
+            }
+            let lines = match line.chars().next() {
+                Some('-') => {
+                    let lines = self.before.entry(path.to_owned()).or_default();
+                    (lines, &mut old)
+                }
+                Some('+') => {
+                    let lines = self.after.entry(path.to_owned()).or_default();
+                    (lines, &mut new)
+                }
+                // The end of a file without a line break.
+                Some('\\') => continue,
+                Some(_) | None => {
+                    old = old.saturating_add(1);
+                    new = new.saturating_add(1);
+                    continue;
+                }
+            };
+            let (lines, at) = lines;
+            lines.insert(*at);
+            *at = at.saturating_add(1);
+        }
+    }
+}
+
+/// The first lines of `@@ -3,4 +5,6 @@`, before and after.
+fn hunk_starts(line: &str) -> Option<(u32, u32)> {
+    let rest = line.strip_prefix("@@ -")?;
+    let (left, rest) = rest.split_once(" +")?;
+    let (right, _) = rest.split_once(" @@")?;
+    let first = |range: &str| range.split(',').next()?.parse().ok();
+    Some((first(left)?, first(right)?))
+}
+
 /// Whether tests cover what a refactoring changes, before and after.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Covered {
@@ -293,6 +354,37 @@ mod tests {
         assert_eq!(points(9, 3), Points::ALL);
         assert_eq!(points(u64::MAX, u64::MAX), Points::ALL);
         assert_eq!(points(1, 3).below(points(2, 3)).to_string(), "33.33");
+    }
+
+    #[test]
+    fn a_report_is_known_by_its_first_character() {
+        use CoverageFormat::{Cobertura, Istanbul, Lcov};
+        for (text, format) in [
+            ("TN:\nSF:a.js\n", Lcov),
+            ("SF:a.js\n", Lcov),
+            ("<?xml version=\"1.0\"?><coverage/>", Cobertura),
+            ("\u{feff}\n<coverage/>", Cobertura),
+            ("{\"total\": {}}", Istanbul),
+            ("", Lcov),
+        ] {
+            assert_eq!(CoverageFormat::of(text), format, "{text}");
+        }
+    }
+
+    #[test]
+    fn hunks_say_which_lines_are_gone_and_new() {
+        let mut changed = ChangedLines::default();
+        let hunks = "@@ -2,4 +2,4 @@ fn a()\n one\n-two\n+2\n+--3\n three\n-+four\n\
+                     \\ No newline at end of file\n@@ -90 +91,0 @@\n-x\n";
+        changed.add("/a", hunks);
+        changed.add("/new", "@@ -0,0 +1,2 @@\n+a\n+b\n");
+        let of = |lines: &BTreeMap<String, BTreeSet<u32>>, path: &str| -> Vec<u32> {
+            lines.get(path).into_iter().flatten().copied().collect()
+        };
+        assert_eq!(of(&changed.before, "/a"), [3, 5, 90]);
+        assert_eq!(of(&changed.after, "/a"), [3, 4]);
+        assert_eq!(of(&changed.after, "/new"), [1, 2]);
+        assert!(of(&changed.before, "/new").is_empty());
     }
 
     #[test]

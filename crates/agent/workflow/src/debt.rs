@@ -3,10 +3,10 @@
 //! Measured in coverage where the project's tool reports any: an unverified
 //! commit that drops it by more than two points warns, by more than five locks
 //! explore until strict commits win it back. Without coverage five unverified
-//! commits are the budget. The value is kept in the state directory; this file
-//! only computes.
+//! commits are the budget. The ledger keeps each commit; this file only computes.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -66,6 +66,29 @@ impl Budget {
         match self {
             Self::Open | Self::Warned { .. } => false,
             Self::LockedByCoverage { .. } | Self::LockedByCommits { .. } => true,
+        }
+    }
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open => f.write_str("explore is open"),
+            Self::Warned { drop } => write!(
+                f,
+                "commits that no test proves took {drop} points of coverage; more than {LOCK} \
+                 lock explore"
+            ),
+            Self::LockedByCoverage { drop } => write!(
+                f,
+                "explore is locked until strict commits, with tests that failed before, win \
+                 {drop} points of coverage back"
+            ),
+            Self::LockedByCommits { commits } => write!(
+                f,
+                "explore is locked by {commits} commits that no test proves; a strict one, with \
+                 a test that failed before, wins one back"
+            ),
         }
     }
 }

@@ -64,6 +64,8 @@ pub enum Kind {
     },
     /// What isolates on the process tier.
     Engine(fn(&mut Values) -> &mut ProcessEngine),
+    /// A path inside the project, relative to it.
+    Inside(fn(&mut Values) -> &mut Option<String>),
     /// `provider/model`.
     Model(fn(&mut Values) -> &mut Option<String>),
     /// An absolute path.
@@ -242,6 +244,20 @@ pub const KEYS: &[Key] = &[
         kind: Kind::Command(|values| &mut values.tests.command),
         default: "",
         meaning: "program and arguments that run the tests, if not the detected ones",
+        project: ProjectRule::May,
+    },
+    Key {
+        name: "tests.coverage.command",
+        kind: Kind::Command(|values| &mut values.tests.coverage.command),
+        default: "",
+        meaning: "program and arguments that run the tests and write a report of their coverage",
+        project: ProjectRule::May,
+    },
+    Key {
+        name: "tests.coverage.report",
+        kind: Kind::Inside(|values| &mut values.tests.coverage.report),
+        default: "",
+        meaning: "where that report is, in lcov, Cobertura or istanbul's summary",
         project: ProjectRule::May,
     },
     Key {

@@ -61,6 +61,11 @@ impl Kind {
                 *field(values) = ProcessEngine::named(name).ok_or(Mismatch)?;
                 Ok(name.to_owned())
             }
+            Self::Inside(field) => {
+                let path = raw.text()?;
+                *field(values) = Some(is_inside(path).then(|| path.to_owned()).ok_or(Mismatch)?);
+                Ok(path.to_owned())
+            }
             Self::Model(field) => {
                 let name = raw.text()?;
                 let valid = is_model(name);
@@ -93,6 +98,7 @@ impl Kind {
                 format!("a whole number from {least} to {most}")
             }
             Self::Engine(_) => "native, bwrap or reduced".to_owned(),
+            Self::Inside(_) => "a path inside the project, such as coverage/lcov.info".to_owned(),
             Self::Model(_) => "a provider and its model, as in provider/model".to_owned(),
             Self::Path(_) => "an absolute path, or one that starts with ~/".to_owned(),
             Self::Paths(_) => {
@@ -112,6 +118,7 @@ impl Kind {
             Self::Color(_)
             | Self::Command(_)
             | Self::Engine(_)
+            | Self::Inside(_)
             | Self::Model(_)
             | Self::Path(_)
             | Self::Paths(_) => None,
@@ -206,6 +213,12 @@ fn absolute(path: &Path, home: Option<&Path>) -> Result<PathBuf, Mismatch> {
     (path.is_absolute() && plain)
         .then_some(path)
         .ok_or(Mismatch)
+}
+
+/// Whether a path stays in the directory that it is relative to.
+fn is_inside(path: &str) -> bool {
+    let plain = |part: std::path::Component<'_>| matches!(part, std::path::Component::Normal(_));
+    !path.is_empty() && Path::new(path).components().all(plain)
 }
 
 fn color(text: &str) -> Result<ColorMode, Mismatch> {
@@ -326,6 +339,10 @@ mod tests {
             ("model", "openai/"),
             ("model", "openai/a\u{1b}b"),
             ("tests.command", " "),
+            ("tests.coverage.report", ""),
+            ("tests.coverage.report", "/etc/passwd"),
+            ("tests.coverage.report", "../lcov.info"),
+            ("tests.coverage.report", "a/../../b"),
         ] {
             assert_eq!(store(key, text).unwrap_err(), Mismatch, "{key} {text:?}");
         }

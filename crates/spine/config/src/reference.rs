@@ -117,7 +117,12 @@ fn insert(sections: &mut Map<String, Value>, section: &str, name: &str, schema: 
         || json!({ "type": "object", "additionalProperties": false, "properties": {} }),
     );
     if let Some(Value::Object(properties)) = entry.get_mut("properties") {
-        properties.insert(name.to_owned(), schema);
+        match name.split_once('.') {
+            Some((section, name)) => insert(properties, section, name, schema),
+            None => {
+                properties.insert(name.to_owned(), schema);
+            }
+        }
     }
 }
 
@@ -133,7 +138,9 @@ fn key_schema(key: &Key) -> Value {
         Kind::Engine(_) => json!({ "enum": ProcessEngine::ALL.map(|(name, _)| name) }),
         Kind::Paths(_) => json!({ "type": "array", "items": { "type": "string" } }),
         Kind::Size(_) => json!({ "type": ["string", "integer"] }),
-        Kind::Model(_) | Kind::Path(_) | Kind::Time(_) => json!({ "type": "string" }),
+        Kind::Inside(_) | Kind::Model(_) | Kind::Path(_) | Kind::Time(_) => {
+            json!({ "type": "string" })
+        }
     };
     if let Value::Object(fields) = &mut schema {
         fields.insert("description".to_owned(), Value::from(key.meaning));

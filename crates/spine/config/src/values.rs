@@ -117,6 +117,17 @@ pub struct Tests {
     pub command: Option<Vec<String>>,
     /// Programs and arguments of integration tests, by name.
     pub integration: BTreeMap<String, Vec<String>>,
+    /// What measures which lines they reach.
+    pub coverage: Coverage,
+}
+
+/// How the project's coverage is measured; needs both.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Coverage {
+    /// Program and arguments.
+    pub command: Option<Vec<String>>,
+    /// Where the report is written, relative to the project.
+    pub report: Option<String>,
 }
 
 /// How tools are isolated.

@@ -45,8 +45,9 @@ fn the_users_file_of_version_1() {
     let later = [
         include_str!("golden/user-v1-sandbox.toml"),
         include_str!("golden/user-v1-tasks.toml"),
+        include_str!("golden/user-v1-coverage.toml"),
     ];
-    let [sandbox, tasks] = later.map(|text| {
+    let [sandbox, tasks, coverage] = later.map(|text| {
         let sources = Sources {
             user: Some(file(text)),
             ..Sources::default()
@@ -55,11 +56,14 @@ fn the_users_file_of_version_1() {
     });
     assert_eq!(sandbox.values().sandbox.engine, ProcessEngine::Bwrap);
     assert_eq!(tasks.values().tasks.total, 6);
+    let report = coverage.values().tests.coverage.report.as_deref();
+    assert_eq!(report, Some("coverage/lcov.info"));
     // Each key of the registry is in a file: a new key needs a new golden file.
     for key in KEYS {
         let is_set =
             |settings: &Settings| matches!(settings.origin(key.name), Some(Origin::User { .. }));
-        let set = [&settings, &sandbox, &tasks].into_iter().any(is_set);
+        let all = [&settings, &sandbox, &tasks, &coverage];
+        let set = all.into_iter().any(is_set);
         assert!(set, "{}", key.name);
     }
     for key in PROVIDER_KEYS {
@@ -77,8 +81,9 @@ fn the_projects_file_of_version_1() {
     let files = [
         include_str!("golden/project-v1.toml"),
         include_str!("golden/project-v1-tasks.toml"),
+        include_str!("golden/project-v1-coverage.toml"),
     ];
-    let [first, tasks] = files.map(|text| {
+    let [first, tasks, coverage] = files.map(|text| {
         let sources = Sources {
             project: Some(ProjectText {
                 file: file(text),
@@ -91,7 +96,7 @@ fn the_projects_file_of_version_1() {
     for key in KEYS {
         let is_set =
             |settings: &Settings| matches!(settings.origin(key.name), Some(Origin::Project { .. }));
-        let set = is_set(&first) || is_set(&tasks);
+        let set = [&first, &tasks, &coverage].into_iter().any(is_set);
         assert_eq!(set, key.project != ProjectRule::Never, "{}", key.name);
     }
     assert_eq!(first.values().budget.subagent_depth, 0);

@@ -51,6 +51,8 @@ impl Agent {
         let difference = self.held.difference()?;
         let left_out = self.ignored(&difference)?;
         let difference = difference.without(&left_out);
+        // Before anybody is asked: a yes does not wait for test runs.
+        let coverage = self.coverage_of_commit().await?;
         let plan = match self.held.plan_merge() {
             Ok(plan) => plan.leave_out(&left_out),
             Err(error) => return self.reject(&super::steps::chain(&error)).await,
@@ -91,6 +93,7 @@ impl Agent {
             entries: Entry::all(&difference),
             message: self.commit_message(standing.unwrap_or(Standing::Unverified)),
             merged: lines_of(&difference),
+            coverage,
         };
         self.record(Fact::Landing(landing)).await?;
         let approve = Input::ApproveMerge {
@@ -256,21 +259,26 @@ impl Agent {
     }
 
     /// Counts what the commit adds to or takes from the project's debt.
-    async fn count(&mut self, landing: Digest) -> Result<(), DriveError> {
+    async fn count(
+        &mut self,
+        landing: Digest,
+        coverage: Option<debt::Measured>,
+    ) -> Result<(), DriveError> {
         let green = self.session.green.as_ref();
         let commit = match self.session.workflow.standing() {
             Some(Standing::Verified) => debt::Commit::Verified {
-                coverage: None,
+                coverage,
                 fail_to_pass: green.map_or(0, |green| green.fail_to_pass().len()),
             },
             Some(Standing::Exempt { .. }) => debt::Commit::Exempt,
-            Some(Standing::Unverified) | None => debt::Commit::Unverified { coverage: None },
+            Some(Standing::Unverified) | None => debt::Commit::Unverified { coverage },
         };
         let debts = Debts::new(self.ground.ledger.clone());
         let project = self.held.layer().project();
         let counted = debts.count(project, self.session.id, landing, commit);
         counted.await?;
         self.debt = debts.of(self.held.layer().project())?;
+        self.say_debt(commit);
         Ok(())
     }
 
@@ -280,6 +288,7 @@ impl Agent {
             entries: Vec::new(),
             message: self.commit_message(Standing::Unverified),
             merged: BTreeMap::new(),
+            coverage: None,
         });
         self.remember(&landing);
         let landed = Digest::of(&serde_json::to_vec(&landing).unwrap_or_default());
@@ -345,7 +354,7 @@ impl Agent {
         if name != NO_COMMIT {
             self.evidence.commit = Some(name.clone());
         }
-        self.count(landed).await?;
+        self.count(landed, landing.coverage).await?;
         if let Err(error) = self.step(Input::FinishCommit { commit: name }).await? {
             return Ok(format!("{text} {error}"));
         }
@@ -383,11 +392,12 @@ impl Agent {
             self.evidence.pass_to_pass = green.pass_to_pass();
         }
         self.evidence.merged.clone_from(&landing.merged);
+        self.evidence.coverage = landing.coverage;
     }
 
     /// What commands left behind that no repository keeps: everything that
     /// the tests did not see either, by the project's own ignore files.
-    fn ignored(&self, difference: &Difference) -> Result<Vec<TreePath>, DriveError> {
+    pub(super) fn ignored(&self, difference: &Difference) -> Result<Vec<TreePath>, DriveError> {
         let tested = self.course().written(&self.held)?;
         let project = View::of_project(self.held.layer().project())
             .map_err(fluffy_layer::ReadLayerError::from)?;

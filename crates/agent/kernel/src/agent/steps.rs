@@ -11,6 +11,7 @@ use fluffy_tools::arguments::{CompletePlan, PlanKind, RequestExemption};
 use fluffy_tools::call::Call;
 use fluffy_tools::refusal::{Refusal, RefusedBy};
 use fluffy_tools::registry::Checked;
+use fluffy_workflow::coverage::Covered;
 use fluffy_workflow::evidence::{self, Baseline, Freeze, Green, NotGreen, Surroundings};
 use fluffy_workflow::exemption::ExemptionRequest;
 use fluffy_workflow::machine::{
@@ -196,7 +197,11 @@ impl Agent {
             Err(RouteError::Refused(refusal)) => return Ok(refusal.for_model()),
             Err(RouteError::NotRecorded(error)) => return Err(DriveError::Route(error)),
         };
-        // After the run: what a build script wrote is looked at too.
+        let covered = match self.session.workflow.flow() {
+            Some(Flow::Refactor) => self.covered().await?,
+            Some(Flow::TestFirst | Flow::Explore | Flow::Exempt) | None => None,
+        };
+        // After the runs: what a build script wrote is looked at too.
         let texts = Texts::of(&self.course().written(&self.held)?);
         let freeze = texts.changes(&self.layout).freeze;
         let work = Work {
@@ -204,7 +209,7 @@ impl Agent {
             ..self.work_of(Kind::Validate, None)
         };
         let validated = work.id;
-        let judging = || async { self.judge(&tested.report, &freeze) };
+        let judging = || async { self.judge(&tested.report, &freeze, covered.as_ref()) };
         let judged = match self.ground.slots.run(work, judging).await {
             Ok(judged) => judged,
             Err(error) => return Ok(format!("Not validated: {}", chain(&error))),
@@ -224,7 +229,12 @@ impl Agent {
     }
 
     /// What a run proves of what was done.
-    fn judge(&self, run: &Report, freeze: &Freeze) -> Result<Green, Box<NotGreen>> {
+    fn judge(
+        &self,
+        run: &Report,
+        freeze: &Freeze,
+        covered: Option<&Covered>,
+    ) -> Result<Green, Box<NotGreen>> {
         let workflow = &self.session.workflow;
         let around = Surroundings {
             baseline: workflow.baseline(),
@@ -233,7 +243,7 @@ impl Agent {
         };
         match (workflow.flow(), workflow.red()) {
             (Some(Flow::TestFirst), Some(red)) => evidence::green(red, run, &around),
-            (Some(Flow::Refactor), _) => evidence::refactor(run, &around, None),
+            (Some(Flow::Refactor), _) => evidence::refactor(run, &around, covered),
             _ => evidence::passing(run, &around),
         }
     }

@@ -110,6 +110,11 @@ impl Agent {
         };
         let trial = self.trial_layer(&router).await?;
         let done = self.in_trial(&router, &course, &trial, task).await;
+        self.drop_trial(&router, trial).await;
+        done
+    }
+
+    pub(super) async fn drop_trial(&self, router: &Router<'_>, trial: HeldLayer) {
         let id = trial.layer().id().to_string();
         let need = Need {
             action: fluffy_layer::permit::DROP.to_owned(),
@@ -119,10 +124,9 @@ impl Agent {
             // Else it stays until somebody drops it; nothing ever merges it.
             let _ = self.ground.layers.drop_layer(permit, trial);
         }
-        done
     }
 
-    async fn trial_layer(&self, router: &Router<'_>) -> Result<HeldLayer, RouteError> {
+    pub(super) async fn trial_layer(&self, router: &Router<'_>) -> Result<HeldLayer, RouteError> {
         let need = Need {
             action: "sandbox.create".to_owned(),
             resource: Some(self.ground.workshop.premises().template.clone()),

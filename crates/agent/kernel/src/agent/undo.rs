@@ -170,7 +170,7 @@ impl Agent {
 }
 
 /// What a layer changes, as one digest.
-fn mark_of(written: &[Written]) -> Digest {
+pub(super) fn mark_of(written: &[Written]) -> Digest {
     let line = |one: &Written| match &one.after {
         Some(bytes) => format!("{}\0{}\n", one.path, Digest::of(bytes)),
         None => format!("{}\0\n", one.path),

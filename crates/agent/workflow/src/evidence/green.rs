@@ -12,7 +12,7 @@ use super::cause::is_refused_socket;
 use super::red::shown;
 use super::{Baseline, Freeze, Red, digest_of, named};
 use crate::coverage::Covered;
-use crate::results::{Outcome, Report, Trouble};
+use crate::results::{Format, Outcome, Report, TestResult, Trouble};
 
 /// What else a run is judged by.
 #[derive(Debug, Clone, Copy)]
@@ -61,13 +61,21 @@ pub fn green(red: &Red, run: &Report, around: &Surroundings<'_>) -> Result<Green
     let basis = Digest::of_parts(&[around.baseline.digest().as_bytes(), red.digest().as_bytes()]);
     fail_to_pass.sort();
     fail_to_pass.dedup();
-    Ok(Green::new(
-        named(fail_to_pass),
-        basis,
-        run,
-        around,
-        Proof::FailToPass,
-    ))
+    let idle = idle(run, around.baseline, &fail_to_pass);
+    let green = Green::new(named(fail_to_pass), basis, run, around, Proof::FailToPass);
+    Ok(Green { idle, ..green })
+}
+
+/// New tests that pass and that nobody saw fail. Where only the exit code of
+/// the whole run is known, any test may be one.
+fn idle(run: &Report, before: &Baseline, proven: &[String]) -> Vec<String> {
+    let is_proven = |key: &String| proven.binary_search(key).is_ok();
+    let is_idle = |key: &String| match run.format {
+        Format::ExitCode => true,
+        _ => before.outcome(key).is_none() && !is_proven(key),
+    };
+    let keys: BTreeSet<String> = run.results.iter().map(TestResult::key).collect();
+    named(keys.into_iter().filter(is_idle))
 }
 
 /// Decides whether a refactoring kept every passing test passing.
@@ -141,6 +149,8 @@ pub struct Green {
     executed: usize,
     basis: Digest,
     proof: Proof,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    idle: Vec<String>,
 }
 
 impl Green {
@@ -163,7 +173,14 @@ impl Green {
             executed: run.executed(),
             basis,
             proof,
+            idle: Vec::new(),
         }
+    }
+
+    /// New tests that were never seen to fail, so prove nothing.
+    #[must_use]
+    pub fn idle(&self) -> &[String] {
+        &self.idle
     }
 
     /// The tests that the kernel saw fail and then pass.

@@ -528,3 +528,31 @@ fn a_freeze_fits_into_an_event_and_still_sees_every_file() {
     let text = serde_json::to_string(&one).unwrap();
     assert_eq!(serde_json::from_str::<Freeze>(&text).unwrap(), one);
 }
+
+#[test]
+fn a_new_test_that_was_never_red_is_idle() {
+    let both = |new: Outcome| {
+        let mut report = with(NAME, new);
+        report.push(TestResult::new(
+            "tests/test_c.py::test_empty",
+            Outcome::Passed,
+        ));
+        report
+    };
+    let red = judge(&both(Outcome::Failed)).unwrap();
+    let baseline = baseline();
+    let around = Surroundings {
+        baseline: &baseline,
+        freeze: red.freeze(),
+        removed: &BTreeSet::new(),
+    };
+    let green = green(&red, &both(Outcome::Passed), &around).unwrap();
+    assert_eq!(green.fail_to_pass(), [NAME]);
+    assert_eq!(green.idle(), ["tests/test_c.py::test_empty"]);
+    let alone = super::green(&red, &with(NAME, Outcome::Passed), &around);
+    // One test fewer than when it was red is not green at all.
+    assert!(alone.is_err());
+    let red = judge(&with(NAME, Outcome::Failed)).unwrap();
+    let green = super::green(&red, &with(NAME, Outcome::Passed), &around).unwrap();
+    assert_eq!(green.idle(), Vec::<String>::new(), "old tests are none");
+}

@@ -89,7 +89,7 @@ pub enum StepError {
         state: State,
     },
     /// The coverage budget is spent.
-    #[error("explore is locked until strict commits win coverage back")]
+    #[error("{budget}")]
     BudgetSpent {
         /// How it stands.
         budget: Budget,

@@ -42,6 +42,19 @@ pub struct Overrides {
     pub commands: Vec<CommandOverride>,
     /// Commands that run integration tests, by name.
     pub integration: BTreeMap<String, CommandOverride>,
+    /// What measures coverage; nothing is found by itself, because no file of
+    /// a project says for certain that the tool for it is installed.
+    pub coverage: Option<CoverageCommand>,
+}
+
+/// What measures which lines the tests reach.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CoverageCommand {
+    /// Program and arguments, run in the project's directory.
+    pub command: Vec<String>,
+    /// Where it writes its report, relative to the project.
+    pub report: String,
 }
 
 /// A command as a project writes it down.
@@ -81,6 +94,9 @@ pub enum DetectError {
     /// A command is empty.
     #[error("a test command names no program")]
     EmptyCommand,
+    /// Coverage without a command or without a report.
+    #[error("coverage needs both a command that measures it and the report it writes")]
+    HalfCoverage,
     /// There are more commands than [`MAX_COMMANDS`].
     #[error("a project has at most {MAX_COMMANDS} test commands")]
     TooManyCommands,
@@ -120,6 +136,8 @@ pub struct Layout {
     pub commands: Vec<TestCommand>,
     /// Integration tests by name; running them needs a rule of its own.
     pub integration: BTreeMap<String, TestCommand>,
+    /// What measures coverage, if anything does.
+    pub coverage: Option<CoverageCommand>,
     test_globs: Vec<String>,
     tests: GlobSet,
     configuration: GlobSet,
@@ -206,15 +224,35 @@ pub fn detect(listing: &Listing<'_>, overrides: &Overrides) -> Result<Layout, De
         true => found.globs.iter().map(|glob| (*glob).to_owned()).collect(),
         false => overrides.files.clone(),
     };
+    let coverage = overrides.coverage.clone();
+    let is_half =
+        |coverage: &CoverageCommand| coverage.command.is_empty() || coverage.report.is_empty();
+    if coverage.as_ref().is_some_and(is_half) {
+        return Err(DetectError::HalfCoverage);
+    }
+    let measuring = measuring(listing, coverage.as_ref());
     let configuration = CONFIGURATION.iter().copied();
     let configuration = configuration.chain(overrides.configuration.iter().map(String::as_str));
+    let configuration = configuration.chain(measuring.iter().map(String::as_str));
     Ok(Layout {
         commands,
         integration,
+        coverage,
         tests: globs(test_globs.iter().map(String::as_str))?,
         configuration: globs(configuration)?,
         test_globs,
     })
+}
+
+/// The project's own files that measure its coverage: who writes them says how
+/// much is covered.
+fn measuring(listing: &Listing<'_>, coverage: Option<&CoverageCommand>) -> Vec<String> {
+    let words = coverage.iter().flat_map(|coverage| &coverage.command);
+    let paths = words.map(|word| format!("/{}", word.trim_start_matches("./")));
+    let plain = |path: &String| !path.contains(['*', '?', '[', '{', '!', '\\']);
+    paths
+        .filter(|path| plain(path) && listing.paths.contains(path))
+        .collect()
 }
 
 /// Files that do nothing but configure tests, in any language.
@@ -630,6 +668,35 @@ mod tests {
             ("/Makefile", Class::Mixed(Mixture::Makefile)),
         ] {
             assert_eq!(layout.class(path), class, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_measures_coverage_is_configuration() {
+        let coverage = |command: &[&str], report: &str| Overrides {
+            coverage: Some(CoverageCommand {
+                command: command.iter().map(|word| (*word).to_owned()).collect(),
+                report: report.to_owned(),
+            }),
+            ..Overrides::default()
+        };
+        let files = [("/cov.sh", ""), ("/tools/cov.py", ""), ("/src/a.js", "")];
+        let found = layout(
+            &files,
+            &coverage(&["sh", "./cov.sh", "tools/cov.py"], "out/a"),
+        );
+        let configuration = Class::Whole(Part::Configuration);
+        assert_eq!(found.class("/cov.sh"), configuration);
+        assert_eq!(found.class("/tools/cov.py"), configuration);
+        assert_eq!(found.class("/src/a.js"), Class::Whole(Part::Source));
+        assert!(found.coverage.is_some());
+        let nothing = BTreeMap::new();
+        let listing = Listing {
+            paths: &[],
+            contents: &nothing,
+        };
+        for half in [coverage(&[], "a"), coverage(&["a"], "")] {
+            assert_eq!(detect(&listing, &half), Err(DetectError::HalfCoverage));
         }
     }
 

@@ -44,7 +44,7 @@ use fluffy_tasks::Limits as TaskLimits;
 use fluffy_tools::budget::{Budget, Limits, Lowered, Resource};
 use fluffy_tools::paths::ProjectPaths;
 use fluffy_tools::registry::Registry;
-use fluffy_workflow::project::detect::{CommandOverride, Overrides};
+use fluffy_workflow::project::detect::{CommandOverride, CoverageCommand, Overrides};
 use fluffy_workflow::project::instructions::{self, Instructions, Skill};
 use fluffy_workflow::results::Format;
 
@@ -656,9 +656,17 @@ fn overrides(tests: &fluffy_config::Tests) -> Overrides {
     };
     let integration = tests.integration.iter();
     let integration = integration.map(|(name, command)| (name.clone(), written(command)));
+    let (command, report) = (&tests.coverage.command, &tests.coverage.report);
+    let says = command.is_some() || report.is_some();
+    // Half of it is refused where it is used.
+    let coverage = says.then(|| CoverageCommand {
+        command: command.clone().unwrap_or_default(),
+        report: report.clone().unwrap_or_default(),
+    });
     Overrides {
         commands: tests.command.iter().map(written).collect(),
         integration: integration.collect(),
+        coverage,
         ..Overrides::default()
     }
 }

@@ -6,6 +6,7 @@
 //! are the processes of a session; `crowded` is two sessions where there is
 //! room for one.
 
+mod covered;
 mod crowded;
 mod debugging;
 mod family;

@@ -162,6 +162,11 @@ fn a_repository_brings_data_and_nothing_else() {
         settings.values().tests.command.as_deref().unwrap(),
         ["make", "check"]
     );
+    let measured = "[tests]\ncoverage = {command = ['sh', 'c.sh'], report = 'out/lcov.info'}\n";
+    let settings = Settings::resolve(&project(measured)).unwrap();
+    let coverage = &settings.values().tests.coverage;
+    assert_eq!(coverage.command.as_deref().unwrap(), ["sh", "c.sh"]);
+    assert_eq!(coverage.report.as_deref(), Some("out/lcov.info"));
     for text in [
         "model = 'evil/x'",
         "providers.openai.base_url = 'https://evil'",

@@ -254,6 +254,14 @@ impl Stage {
         assert_eq!(self.git(&["status", "--porcelain"]), "");
     }
 
+    /// The same, but for what the test itself put there.
+    pub(crate) fn is_unchanged_but(&self, own: &str) {
+        assert_eq!(self.git(&["rev-parse", "HEAD"]), self.first_commit);
+        let status = self.git(&["status", "--porcelain"]);
+        let other = status.lines().find(|line| !line.contains(own));
+        assert_eq!(other, None, "{status}");
+    }
+
     pub(crate) fn file(&self, path: &str) -> PathBuf {
         self.site.project_file(path)
     }

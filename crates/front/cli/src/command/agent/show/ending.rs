@@ -6,6 +6,7 @@
 
 use fluffy_kernel::event::{Evidence, SessionEnded, SessionResult, Spent};
 use fluffy_report::{Text, Tone};
+use fluffy_workflow::debt::{Budget, LOCK, Measured};
 
 use super::words::{counted, money, number};
 
@@ -96,6 +97,7 @@ fn evidence(text: &mut Text, result: &SessionResult, evidence: &Evidence, width:
         row(text, "not run", Tone::Caution, &names);
     }
     merged(text, evidence);
+    coverage(text, evidence);
     if let Some(commit) = &evidence.commit {
         row(text, "commit", Tone::Plain, commit);
     }
@@ -107,6 +109,34 @@ fn evidence(text: &mut Text, result: &SessionResult, evidence: &Evidence, width:
         counted(refused, "call", "calls"),
     );
     row(text, "reviewed", Tone::Plain, &decisions);
+}
+
+fn coverage(text: &mut Text, evidence: &Evidence) {
+    if let Some(Measured { before, after }) = evidence.coverage {
+        let tone = match after < before {
+            true => Tone::Caution,
+            false => Tone::Plain,
+        };
+        let line = format!("{before} % before, {after} % now");
+        row(text, "coverage", tone, &line);
+    }
+    if let Some(debt) = evidence.debt {
+        row(text, "debt", Tone::Caution, &owed(debt));
+    }
+}
+
+/// The debt in a line; the note before it says it at length.
+fn owed(budget: Budget) -> String {
+    match budget {
+        Budget::Open => "none".to_owned(),
+        Budget::Warned { drop } => format!("{drop} points of coverage; above {LOCK} explore locks"),
+        Budget::LockedByCoverage { drop } => {
+            format!("{drop} points of coverage; explore is locked")
+        }
+        Budget::LockedByCommits { commits } => {
+            format!("{commits} commits that no test proves; explore is locked")
+        }
+    }
 }
 
 fn merged(text: &mut Text, evidence: &Evidence) {

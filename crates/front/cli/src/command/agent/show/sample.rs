@@ -59,6 +59,8 @@ pub(crate) fn ended(result: SessionResult, exit: u8) -> SessionEnded {
             merged: BTreeMap::from(merged),
             commit: Some("3f786850e387550fdab836ed7e6dc881de23001b".to_owned()),
             not_run: Vec::new(),
+            coverage: None,
+            debt: None,
             reviewed: 1,
             refused: 2,
             head: Some((

@@ -117,6 +117,29 @@ fn done_without_evidence_says_so() {
     ");
 }
 
+#[test]
+fn coverage_and_debt_are_said() {
+    use fluffy_workflow::coverage::Points;
+    use fluffy_workflow::debt::{Budget, Measured};
+
+    let mut ended = sample::ended(SessionResult::Unverified, 9);
+    ended.evidence.coverage = Some(Measured {
+        before: Points::hundredths(8_000),
+        after: Points::hundredths(7_407),
+    });
+    ended.evidence.debt = Some(Budget::LockedByCoverage {
+        drop: Points::hundredths(593),
+    });
+    let text = shown(Some(80), Detail::Normal, &[AgentEvent::SessionEnded(ended)]);
+    let text = text.render(Styling::Plain);
+    assert!(
+        text.contains("  coverage      80.00 % before, 74.07 % now\n"),
+        "{text}"
+    );
+    let debt = "  debt          5.93 points of coverage; explore is locked\n";
+    assert!(text.contains(debt), "{text}");
+}
+
 proptest! {
     #[test]
     fn nothing_from_outside_reaches_the_terminal_raw(hostile in "[\\x00-\\u{ff}]{0,40}", width in 40usize..200) {
