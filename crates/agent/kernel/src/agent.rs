@@ -12,6 +12,7 @@ mod measuring;
 mod orders;
 mod steps;
 mod testing;
+mod typing;
 mod undo;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -6,6 +6,7 @@
 
 mod native;
 mod telling;
+mod typing;
 mod write;
 
 use std::path::PathBuf;

@@ -39,6 +39,7 @@ pub(crate) fn run() -> Option<ExitCode> {
         }
         ["worker", "egress"] => return Some(crate::kernel::egress::run()),
         ["worker", "tool-runner"] => return Some(tool_runner()),
+        ["worker", "strip-types", name] => return Some(fluffy_script::compare_main(name)),
         ["worker", "model"] => return Some(model()),
         _ => {}
     }

@@ -18,8 +18,12 @@
 //! [`ScriptHost`] is the side of the policy engine, [`worker_main`] the side of
 //! the script. Types are removed in the worker too, because a hostile source
 //! may exhaust the parser. This crate never decides anything.
+//!
+//! [`compare_main`] is a third side: it removes the types of a project's own
+//! file, so that two versions of it can be compared.
 
 mod actions;
+mod compare;
 mod confine;
 mod engine;
 mod host;
@@ -31,6 +35,7 @@ mod strip;
 mod wire;
 mod worker;
 
+pub use compare::{MAX_COMPARED, compare_main, without_types};
 pub use host::{ExtensionReport, ExtensionSource, LoadExtensionsError, MAX_EXTENSIONS, ScriptHost};
 pub use keeper::Health;
 pub use problem::{Position, Problem};

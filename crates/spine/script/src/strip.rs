@@ -9,10 +9,10 @@ use std::path::Path;
 
 use oxc::allocator::Allocator;
 use oxc::ast::ast::{
-    Decorator, ExportAllDeclaration, ExportFromDeclaration, Expression, FormalParameter,
-    ImportDeclaration, ImportDeclarationSpecifier, ImportExpression, ImportOrExportKind,
-    NewExpression, TSEnumDeclaration, TSExportAssignment, TSImportEqualsDeclaration,
-    TSNamespaceDeclaration,
+    Decorator, ExportAllDeclaration, ExportFromDeclaration, ExportSpecifier, Expression,
+    FormalParameter, ImportDeclaration, ImportDeclarationSpecifier, ImportExpression,
+    ImportOrExportKind, NewExpression, TSEnumDeclaration, TSExportAssignment,
+    TSImportEqualsDeclaration, TSNamespaceDeclaration,
 };
 use oxc::ast_visit::{Visit, walk};
 use oxc::codegen::Codegen;
@@ -32,12 +32,36 @@ pub const MAX_SOURCE: usize = 256 * 1024;
 /// that is more than types.
 pub(crate) fn strip(source: &str) -> Result<String, Problem> {
     check_length(source)?;
+    strip_as(
+        source,
+        Use::Extension,
+        SourceType::ts(),
+        &TransformOptions::default(),
+    )
+}
+
+/// What the text is for, which decides what it may hold.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// It runs here, alone.
+    Extension,
+    /// It is compared with another version of itself.
+    Comparing,
+}
+
+pub(crate) fn strip_as(
+    source: &str,
+    purpose: Use,
+    kind: SourceType,
+    options: &TransformOptions,
+) -> Result<String, Problem> {
     let allocator = Allocator::default();
-    let parsed = Parser::new(&allocator, source, SourceType::ts()).parse();
+    let parsed = Parser::new(&allocator, source, kind).parse();
     refuse_first(source, &parsed.diagnostics)?;
     let mut program = parsed.program;
 
     let mut erasable = Erasable {
+        purpose,
         refused: Vec::new(),
     };
     erasable.visit_program(&program);
@@ -50,12 +74,8 @@ pub(crate) fn strip(source: &str) -> Result<String, Problem> {
         .build(&program);
     refuse_first(source, &analysed.diagnostics)?;
     let scoping = analysed.semantic.into_scoping();
-    let transformed = Transformer::new(
-        &allocator,
-        Path::new("extension.ts"),
-        &TransformOptions::default(),
-    )
-    .build_with_scoping(scoping, &mut program);
+    let transformed = Transformer::new(&allocator, Path::new("extension.ts"), options)
+        .build_with_scoping(scoping, &mut program);
     refuse_first(source, &transformed.diagnostics)?;
     Ok(Codegen::new().build(&program).code)
 }
@@ -109,6 +129,7 @@ enum Syntax {
     ImportEquals,
     ExportEquals,
     Import,
+    ImportOfTypes,
     NestedNew,
 }
 
@@ -156,6 +177,11 @@ impl Syntax {
                 "an extension is one file without access to others",
                 "copy what you need into the file, or use `import type`",
             ),
+            Self::ImportOfTypes => (
+                "an import or export of types alone that does not say so",
+                "some compilers leave the import of the module, others do not",
+                "use `import type` or `export type`",
+            ),
             // QuickJS takes the first arguments in `new new A().b()` for those
             // of the outer `new`; parentheses would not survive the printing.
             Self::NestedNew => (
@@ -169,6 +195,7 @@ impl Syntax {
 
 /// Walks a program and notes what is more than types.
 struct Erasable {
+    purpose: Use,
     refused: Vec<Refusal>,
 }
 
@@ -215,13 +242,20 @@ impl<'a> Visit<'a> for Erasable {
             || it.specifiers.as_ref().is_some_and(|specifiers| {
                 !specifiers.is_empty() && specifiers.iter().all(names_type)
             });
-        if !only_types {
-            self.refuse(it.span, Syntax::Import);
+        match self.purpose {
+            Use::Extension if !only_types => self.refuse(it.span, Syntax::Import),
+            Use::Comparing if only_types && it.import_kind != ImportOrExportKind::Type => {
+                self.refuse(it.span, Syntax::ImportOfTypes);
+            }
+            Use::Extension | Use::Comparing => {}
         }
     }
 
     fn visit_import_expression(&mut self, it: &ImportExpression<'a>) {
-        self.refuse(it.span, Syntax::Import);
+        if self.purpose == Use::Extension {
+            self.refuse(it.span, Syntax::Import);
+        }
+        walk::walk_import_expression(self, it);
     }
 
     fn visit_new_expression(&mut self, it: &NewExpression<'a>) {
@@ -229,20 +263,30 @@ impl<'a> Visit<'a> for Erasable {
         while let Some(member) = callee.as_member_expression() {
             callee = member.object().get_inner_expression();
         }
-        if matches!(callee, Expression::NewExpression(_)) {
+        let nested = matches!(callee, Expression::NewExpression(_));
+        if nested && self.purpose == Use::Extension {
             self.refuse(it.span, Syntax::NestedNew);
         }
         walk::walk_new_expression(self, it);
     }
 
     fn visit_export_from_declaration(&mut self, it: &ExportFromDeclaration<'a>) {
-        if it.export_kind != ImportOrExportKind::Type {
-            self.refuse(it.span, Syntax::Import);
+        if it.export_kind == ImportOrExportKind::Type {
+            return;
+        }
+        let is_type = |named: &ExportSpecifier<'_>| named.export_kind == ImportOrExportKind::Type;
+        match self.purpose {
+            Use::Extension => self.refuse(it.span, Syntax::Import),
+            Use::Comparing if it.specifiers.iter().any(is_type) => {
+                self.refuse(it.span, Syntax::ImportOfTypes);
+            }
+            Use::Comparing => {}
         }
     }
 
     fn visit_export_all_declaration(&mut self, it: &ExportAllDeclaration<'a>) {
-        if it.export_kind != ImportOrExportKind::Type {
+        let is_value = it.export_kind != ImportOrExportKind::Type;
+        if is_value && self.purpose == Use::Extension {
             self.refuse(it.span, Syntax::Import);
         }
     }

@@ -250,11 +250,13 @@ impl Agent {
 
     async fn submit(&mut self) -> Result<Result<(), StepError>, DriveError> {
         let texts = Texts::of(&self.course().written(&self.held)?);
-        let source = source_digest(&texts.changed(&self.layout));
+        let changed = texts.changed(&self.layout);
+        let source = source_digest(&changed);
+        let stripped = self.stripped(&changed).await?;
         let submit = Input::Submit {
             changes: texts.changes(&self.layout),
             source,
-            stripped: std::collections::BTreeMap::new(),
+            stripped,
         };
         self.step(submit).await
     }

@@ -22,6 +22,7 @@ mod stage;
 mod steered;
 mod stuck;
 mod told;
+mod typed;
 
 use fluffy_model_server::{Delivery, Fault, Format, Piece, Reply, Tokens};
 use serde_json::json;
