@@ -1,7 +1,8 @@
 //! What a project owes for commits that no test proves, kept in the ledger.
 //!
 //! Each commit is one event of the project; the debt is their fold. A commit
-//! that is ended after a crash counts once. Next: `fluffy_workflow::debt`.
+//! that is ended after a crash counts once, and one that was archived still
+//! does. Next: `fluffy_workflow::debt`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,7 +10,7 @@ use std::path::Path;
 use fluffy_base::Digest;
 use fluffy_base::id::SessionId;
 use fluffy_ledger::{
-    Actor, ActorKind, Aggregate, AppendError, Batch, Domain, Draft, Ledger, StoreError,
+    Actor, ActorKind, Aggregate, AppendError, Batch, Domain, Draft, Ledger, SegmentError,
 };
 use fluffy_workflow::debt::{Commit, Debt};
 use serde::{Deserialize, Serialize};
@@ -27,9 +28,9 @@ struct Counted {
 /// Why the debt of a project is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadDebtError {
-    /// The ledger cannot be read.
+    /// The ledger or its archive cannot be read.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Ledger(#[from] SegmentError),
     /// An event of it has an unknown shape.
     #[error("event {seq} about what the project owes cannot be read")]
     Shape {
@@ -59,28 +60,19 @@ impl Debts {
     /// # Errors
     /// It is not known; then nobody may say that nothing is owed.
     pub fn of(&self, project: &Path) -> Result<Debt, LoadDebtError> {
-        const PAGE: usize = 1_000;
-        let aggregate = aggregate(project);
-        let (mut debt, mut seen, mut from) = (Debt::default(), BTreeSet::new(), 0);
-        loop {
-            let page = self
-                .ledger
-                .read_aggregate(Domain::Agent, &aggregate, from, PAGE)?;
-            for event in &page {
-                let counted = event.payload.decode::<Counted>();
-                let counted = counted.map_err(|source| LoadDebtError::Shape {
-                    seq: event.seq,
-                    source,
-                })?;
-                if seen.insert(counted.landing) {
-                    debt.commit(counted.commit);
-                }
-            }
-            match page.last() {
-                Some(last) => from = last.aggregate_version,
-                None => return Ok(debt),
+        let events = self.ledger.history(Domain::Agent, &aggregate(project))?;
+        let (mut debt, mut seen) = (Debt::default(), BTreeSet::new());
+        for event in &events {
+            let counted = event.payload.decode::<Counted>();
+            let counted = counted.map_err(|source| LoadDebtError::Shape {
+                seq: event.seq,
+                source,
+            })?;
+            if seen.insert(counted.landing) {
+                debt.commit(counted.commit);
             }
         }
+        Ok(debt)
     }
 
     /// Counts a commit of a project.
@@ -110,12 +102,18 @@ fn aggregate(project: &Path) -> Aggregate {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use fluffy_base::{ManualClock, Timestamp};
+    use fluffy_ledger::{LedgerOptions, Retention};
+
     use super::*;
 
     #[tokio::test]
     async fn five_unproven_commits_lock_explore_until_one_is_made_good() {
         let folder = tempfile::tempdir().unwrap();
-        let ledger = Ledger::open(folder.path(), fluffy_ledger::LedgerOptions::default()).unwrap();
+        let ledger = Ledger::open(folder.path(), LedgerOptions::default()).unwrap();
         let debts = Debts::new(ledger);
         let (project, other) = (Path::new("/a"), Path::new("/b"));
         let session = SessionId::from_bits(1);
@@ -140,5 +138,28 @@ mod tests {
         let good = debts.count(project, session, landing(6), good);
         good.await.unwrap();
         assert!(!debts.of(project).unwrap().budget().is_locked());
+    }
+
+    #[tokio::test]
+    async fn what_was_archived_is_still_owed() {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Arc::new(ManualClock::new(Timestamp::from_micros(0)));
+        let options = LedgerOptions {
+            clock: clock.clone(),
+            ..LedgerOptions::default()
+        };
+        let ledger = Ledger::open(folder.path(), options).unwrap();
+        let debts = Debts::new(ledger.clone());
+        let project = Path::new("/a");
+        for number in 1..=5 {
+            let landing = Digest::of(&[number]);
+            let unverified = Commit::Unverified { coverage: None };
+            let counted = debts.count(project, SessionId::from_bits(1), landing, unverified);
+            counted.await.unwrap();
+        }
+        clock.advance(Duration::from_secs(60 * 86_400));
+        let enforced = ledger.enforce(&Retention::agent(folder.path())).unwrap();
+        assert!(enforced.pruned_to.is_some(), "{enforced:?}");
+        assert!(debts.of(project).unwrap().budget().is_locked());
     }
 }
