@@ -215,7 +215,7 @@ pub const KEYS: &[Key] = &[
         },
         default: "2",
         meaning: "models that a project's sessions ask at once",
-        project: ProjectRule::Downward,
+        project: ProjectRule::Never,
     },
     Key {
         name: "tasks.tests",
@@ -226,7 +226,7 @@ pub const KEYS: &[Key] = &[
         },
         default: "2",
         meaning: "test runs of a project's sessions at once",
-        project: ProjectRule::Downward,
+        project: ProjectRule::Never,
     },
     Key {
         name: "tasks.total",
@@ -237,7 +237,7 @@ pub const KEYS: &[Key] = &[
         },
         default: "4",
         meaning: "everything that a project's sessions do at once, other tools not counted",
-        project: ProjectRule::Downward,
+        project: ProjectRule::Never,
     },
     Key {
         name: "tests.command",

@@ -80,10 +80,9 @@ fn the_users_file_of_version_1() {
 fn the_projects_file_of_version_1() {
     let files = [
         include_str!("golden/project-v1.toml"),
-        include_str!("golden/project-v1-tasks.toml"),
         include_str!("golden/project-v1-coverage.toml"),
     ];
-    let [first, tasks, coverage] = files.map(|text| {
+    let [first, coverage] = files.map(|text| {
         let sources = Sources {
             project: Some(ProjectText {
                 file: file(text),
@@ -96,9 +95,8 @@ fn the_projects_file_of_version_1() {
     for key in KEYS {
         let is_set =
             |settings: &Settings| matches!(settings.origin(key.name), Some(Origin::Project { .. }));
-        let set = [&first, &tasks, &coverage].into_iter().any(is_set);
+        let set = [&first, &coverage].into_iter().any(is_set);
         assert_eq!(set, key.project != ProjectRule::Never, "{}", key.name);
     }
     assert_eq!(first.values().budget.subagent_depth, 0);
-    assert_eq!(tasks.values().tasks.tests, 1);
 }

@@ -75,7 +75,7 @@ async fn a_running_test_is_frozen_for_a_more_urgent_session_and_both_end() {
     };
     let (one, other) = (kit.layer(), kit.layer());
     // It ends only when somebody says so, and has two commands.
-    let waits = "touch started; until grep -q go gate; do sleep 0.02; done; echo tested";
+    let waits = "touch started; until grep -q go gate; do sleep 0.02; done; touch ended";
     let testing = || async {
         for script in [waits, "echo again"] {
             let booth = kit.booth(&one).await.under(Some(Arc::clone(&freezer)));
@@ -103,8 +103,9 @@ async fn a_running_test_is_frozen_for_a_more_urgent_session_and_both_end() {
         // The frozen one could end now, if it were not.
         std::fs::write(kit.project().join("gate"), "go").unwrap();
         let booth = kit.booth(&other).await;
-        let finished = booth.run(run(), shell("sleep 0.5; cat hello"), b"").await?;
+        let finished = booth.run(run(), shell("sleep 1; cat hello"), b"").await?;
         booth.close().await;
+        assert!(!written(&one).join("ended").exists(), "it was not frozen");
         Ok::<_, SandboxError>(finished)
     };
     let committed = tokio::select! {
@@ -114,6 +115,7 @@ async fn a_running_test_is_frozen_for_a_more_urgent_session_and_both_end() {
     assert_eq!(committed.unwrap().unwrap().stdout, b"hello");
     let tested = tokio::time::timeout(PATIENCE, tested).await;
     tested.unwrap().unwrap().unwrap();
+    assert!(written(&one).join("ended").exists());
     let all = ["test.run warned", "test.run paused", "test.run resumed"];
     assert_eq!(heard(&hub).await, all);
 }

@@ -55,12 +55,14 @@ async fn the_time_of_a_paused_command_stands_still_too(engine: Engine) {
         time: Some(fluffy_base::Span { millis }),
         ..Command::new(["sh", "-c", "echo up; read line; echo $line"])
     };
-    let mut child = sandbox.run(run(), command(5_000)).await.unwrap();
+    let mut child = sandbox.run(run(), command(6_000)).await.unwrap();
     child.output().await.unwrap();
     sandbox.pause().await.unwrap();
     // Longer than it may run.
-    tokio::time::sleep(Duration::from_secs(6)).await;
+    tokio::time::sleep(Duration::from_secs(7)).await;
     sandbox.resume().await.unwrap();
+    // Whoever wants to end it has the time to.
+    tokio::time::sleep(Duration::from_millis(500)).await;
     child.write(b"on\n").await.unwrap();
     let finished = child.finish().await.unwrap();
     assert_eq!(finished.exit, Exit::Code { code: 0 });
