@@ -8,7 +8,7 @@ use serde_json::json;
 use super::family::lines;
 use super::languages::JAVASCRIPT;
 use super::stage::{PATIENCE, Stage};
-use crate::agent::Terminal;
+use crate::agent::{Terminal, socket};
 
 fn shell(command: &str) -> Reply {
     Reply::call("shell.exec", json!({"command": command}))
@@ -135,7 +135,9 @@ fn what_was_started_stays_from_command_to_command_and_ends_with_the_mode() {
 #[test]
 fn nothing_is_left_when_the_session_ends_or_its_work_is_merged() {
     for ends_with_merge in [false, true] {
-        let stage = Stage::new(Format::Chat, JAVASCRIPT.files);
+        let mut stage = Stage::new(Format::Chat, JAVASCRIPT.files);
+        // With the kernel everything ends; here it must before.
+        stage.site.context.set("FLUFFY_KERNEL_LINGER", "15");
         let give = stage.directed();
         let says = |reply: Reply| give.send(reply).unwrap();
         let words = format!("--model {} --mode debug 'why does it hang'", stage.model());
@@ -174,6 +176,10 @@ fn nothing_is_left_when_the_session_ends_or_its_work_is_merged() {
         let (code, screen) = person.end();
         assert_ne!(code, Some(0), "{screen}");
         is_gone(&mark);
+        assert!(
+            socket(&stage.site).exists(),
+            "it ended with the kernel only"
+        );
         stage.ends();
     }
 }
