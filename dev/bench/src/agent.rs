@@ -2,8 +2,8 @@
 //!
 //! What a call costs is the time between its two events in the stream that a
 //! user sees, so everything of ours is in it: schema, workflow, policy, the
-//! sandbox, the ledger's sync. The container tier is not here: the agent's
-//! tools cannot run on it yet.
+//! sandbox, the ledger's sync. Containers need the engines that `cargo xtask
+//! bench agent` starts.
 
 mod bed;
 mod calls;
@@ -18,9 +18,10 @@ use crate::figure::{Bar, Figure, Samples, Show};
 
 /// All figures of the agent.
 pub(crate) fn run() -> Result<Vec<Figure>> {
-    let measures: [fn() -> Result<Vec<Figure>>; 7] = [
+    let measures: [fn() -> Result<Vec<Figure>>; 8] = [
         calls::start,
         calls::overhead,
+        calls::contained,
         parts::run,
         search::run,
         footprint::memory,

@@ -85,7 +85,7 @@ pub(crate) fn bench(workspace: &Workspace, area: &str) -> Result<Outcome> {
     if let Some(postgres) = &postgres {
         command.env(POSTGRES_ENV, postgres.url());
     }
-    let needs_engines = matches!(area, "sandbox" | "all");
+    let needs_engines = matches!(area, "agent" | "sandbox" | "all");
     let engines = needs_engines.then(Engines::start).transpose()?;
     if let Some(engines) = &engines {
         engines.tell(&mut command);

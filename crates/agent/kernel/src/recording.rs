@@ -169,6 +169,7 @@ mod tests {
                 name: "Ann".to_owned(),
                 email: "ann@example.com".to_owned(),
             },
+            tier: fluffy_policy::word::Tier::Process,
             budget: BTreeMap::new(),
             forked_from: None,
             forked_at: None,

@@ -18,6 +18,7 @@ use fluffy_contract::isolation::{Command, Exit, Finished, Limit};
 use fluffy_contract::tool::{CallToolError, Need, Repeat, ToolOutcome, ToolOutput};
 use fluffy_gate::{Answer, ApproveError, AuthorizeError, Desk};
 use fluffy_layer::HeldLayer;
+use fluffy_policy::word::Mode;
 use fluffy_policy::{Context, Permit, Refusal as PolicyRefusal, Request};
 use fluffy_tasks::Memory;
 use fluffy_tools::arguments::RunCommand;
@@ -34,7 +35,7 @@ use crate::git;
 use crate::hidden::Hidden;
 use crate::person::{Person, Question, Said};
 use crate::slots::Slots;
-use crate::workshop::{Booth, Over, Workshop};
+use crate::workshop::{After, Booth, Over, Stay, Workshop};
 
 /// The most bytes of a command's output that are kept.
 const MAX_OUTPUT: u64 = 4 << 20;
@@ -292,7 +293,8 @@ impl Router<'_> {
         tool: &str,
         protected: Vec<PathBuf>,
     ) -> Result<Booth, RouteError> {
-        if self.workshop.is_running(self.held.layer().id()) {
+        let stays = self.workshop.premises().stay == Stay::Session;
+        if stays || self.workshop.is_running(self.held.layer().id()) {
             return self.open_running(tool).await;
         }
         self.open_over(tool, self.held, protected).await
@@ -308,7 +310,11 @@ impl Router<'_> {
             hidden: self.hidden,
             protected: self.course.protected(self.workshop),
         };
-        let opened = self.workshop.open_running(permit, over).await;
+        let after = match self.context.mode {
+            Some(Mode::Debug) => After::Leave,
+            _ => After::End,
+        };
+        let opened = self.workshop.open_running(permit, over, after).await;
         opened.map_err(|error| refused_by_layer(tool, &error))
     }
 

@@ -11,7 +11,7 @@ use fluffy_base::id::{LayerId, SessionId, SnapshotId};
 use fluffy_base::{Digest, Timestamp};
 use fluffy_contract::model::{Message, Part, Role, StopReason, ToolCall, Usage};
 use fluffy_contract::tool::ToolOutcome;
-use fluffy_policy::word::{Mode, State};
+use fluffy_policy::word::{Mode, State, Tier};
 use fluffy_workflow::debt::Measured;
 use fluffy_workflow::evidence::Green;
 use fluffy_workflow::machine::{Event as WorkflowEvent, ReplayError, Standing, Workflow};
@@ -99,6 +99,9 @@ pub struct Started {
     pub moment: Timestamp,
     /// In whose name it commits.
     pub author: Author,
+    /// How strongly its tools are isolated; older ones are processes.
+    #[serde(default = "process", skip_serializing_if = "is_process")]
+    pub tier: Tier,
     /// Limits below the configured ones.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub budget: BTreeMap<String, u64>,
@@ -111,6 +114,14 @@ pub struct Started {
     /// How many facts that one had then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_at: Option<usize>,
+}
+
+const fn process() -> Tier {
+    Tier::Process
+}
+
+fn is_process(tier: &Tier) -> bool {
+    *tier == Tier::Process
 }
 
 /// A state of the layer that can be gone back to.
@@ -558,6 +569,7 @@ mod tests {
                 name: "Ann".to_owned(),
                 email: "ann@example.com".to_owned(),
             },
+            tier: Tier::Process,
             budget: BTreeMap::new(),
             forked_from: None,
             forked_at: None,

@@ -23,6 +23,7 @@ use fluffy_policy::{Context, Permit};
 use fluffy_sandbox::client::{LauncherHandle, Pool, PoolSettings, SandboxHandle};
 use tokio::sync::{Mutex, MutexGuard, OwnedMutexGuard};
 
+pub use self::running::After;
 use self::running::{AllRunning, RunningKey};
 use crate::freezer::Freezer;
 use crate::hidden::Hidden;
@@ -42,8 +43,19 @@ pub struct Premises {
     /// How many sandboxes are made ahead; none where an engine cannot mount
     /// the layer later.
     pub ahead: usize,
+    /// How long the sandbox over a session's layer stays.
+    pub stay: Stay,
     /// What is set inside.
     pub environment: BTreeMap<String, String>,
+}
+
+/// How long a sandbox over a session's layer stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stay {
+    /// For one call: making one costs little.
+    Call,
+    /// For all calls of the session; between two nothing runs in it.
+    Session,
 }
 
 /// Whether an engine can mount.
@@ -117,6 +129,8 @@ pub struct Booth {
 enum End {
     /// It is gone.
     Removed,
+    /// It stays, and nothing runs in it.
+    Emptied(RunningKey),
     /// It stays, and what runs in it.
     Left(RunningKey),
 }
@@ -125,7 +139,7 @@ impl End {
     fn key(&self) -> Option<&RunningKey> {
         match self {
             Self::Removed => None,
-            Self::Left(key) => Some(key),
+            Self::Emptied(key) | Self::Left(key) => Some(key),
         }
     }
 }
@@ -395,6 +409,13 @@ impl Booth {
         match self.end {
             // When the launcher is gone, the system has ended the sandbox.
             End::Removed => drop(self.sandbox.clean().await),
+            End::Emptied(key) => {
+                // One that cannot be emptied is not used again.
+                if self.sandbox.end_all().await.is_err() {
+                    key.forget();
+                    let _ = self.sandbox.clean().await;
+                }
+            }
             End::Left(_) => {}
         }
     }

@@ -2,9 +2,11 @@
 //!
 //! Wires the kernel to this user's ledger, policy, layers and sandboxes, and
 //! serves its socket until nobody needs it. Decides nothing. Next: `bootstrap`
-//! for who starts it, `egress` and `walls` for what it does first, `make`.
+//! for who starts it, `egress`, `containers` and `walls` for what it does first,
+//! `make`.
 
 pub(crate) mod bootstrap;
+mod containers;
 pub(crate) mod egress;
 mod make;
 mod walls;
@@ -92,6 +94,7 @@ fn serve(project: &Path, socket: &Path, engine: ProcessEngine) -> Result<Ended, 
         let fix = "check that this user may start another process";
         Failure::of(fluffy_report::ExitCode::Internal, &error, fix)
     })?;
+    let containers = containers::start();
     walls::put_up(here, &root)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -107,11 +110,13 @@ fn serve(project: &Path, socket: &Path, engine: ProcessEngine) -> Result<Ended, 
         let connected = Connected {
             launcher: lines.launcher,
             outside: Arc::new(outside),
+            containers,
             tools,
         };
         let maker = Maker::prepare(&session, here, engine, connected).await?;
         let listener = bind(socket)?;
         let (launcher, outside) = (maker.launcher.clone(), Arc::clone(&maker.network));
+        let containers = Arc::clone(&maker.containers);
         let (served, needed) = server(Arc::new(maker), env!("CARGO_PKG_VERSION"));
         let no_more = async {
             tokio::select! {
@@ -119,6 +124,7 @@ fn serve(project: &Path, socket: &Path, engine: ProcessEngine) -> Result<Ended, 
                 _ = unwatched => {}
                 () = launcher.gone() => {}
                 () = outside.gone() => {}
+                () = containers.lost() => {}
             }
         };
         let ended = served.serve(listener, no_more).await;
@@ -126,7 +132,8 @@ fn serve(project: &Path, socket: &Path, engine: ProcessEngine) -> Result<Ended, 
             let fix = "run the command again; it starts another one";
             Failure::of(fluffy_report::ExitCode::Internal, &error, fix)
         })?;
-        Ok(match (launcher.is_gone(), outside.is_gone()) {
+        let is_lost = launcher.is_gone() || containers.is_lost();
+        Ok(match (is_lost, outside.is_gone()) {
             (true, _) => Ended::LauncherLost,
             (_, true) => Ended::EgressLost,
             (false, false) => Ended::NoMoreNeeded,

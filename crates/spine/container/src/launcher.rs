@@ -19,6 +19,7 @@ use fluffy_sandbox::failure::{ended, refused, system};
 use fluffy_sandbox::launcher::ownership::Ownership;
 use fluffy_sandbox::plan::{Host, Settings};
 use fluffy_sandbox::protocol::{self, Answer, Ask, Failure, Notice, Question, Reply, Warm};
+use rustix::net::RecvFlags;
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -46,14 +47,26 @@ const END_PAUSE: Duration = Duration::from_millis(20);
 /// beyond their own, and Podman's is not much more than this.
 const MOST_PROCESSES: u64 = 16_384;
 
+/// When a launcher begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Begin {
+    /// With its settings.
+    AtOnce,
+    /// With its first question.
+    WhenAsked,
+}
+
 /// Serves one client with the engine at this socket until the client is gone.
 ///
 /// # Errors
 /// When the client cannot be heard.
-pub(crate) fn serve(client: OwnedFd, engine: &Path) -> io::Result<()> {
+pub(crate) fn serve(client: OwnedFd, engine: &Path, begin: Begin) -> io::Result<()> {
     let Some((settings, _)) = protocol::receive::<Settings>(&client)? else {
         return Ok(());
     };
+    if begin == Begin::WhenAsked && !is_asked(&client)? {
+        return Ok(());
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -70,6 +83,19 @@ pub(crate) fn serve(client: OwnedFd, engine: &Path) -> io::Result<()> {
             Err(failure) => protocol::send(&client, &Answer::Failed { failure }, &[]),
         }
     })
+}
+
+/// Waits for the first question, which stays unread; whether there is one.
+fn is_asked(client: &OwnedFd) -> io::Result<bool> {
+    let mut byte = [0_u8; 1];
+    loop {
+        match rustix::net::recv(client, &mut byte, RecvFlags::PEEK) {
+            Ok((_, count)) => return Ok(count > 0),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::CONNRESET) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Reads on a thread of its own, so that no wait of ours keeps it from it.
@@ -228,6 +254,7 @@ impl Launcher {
                 exec,
                 limit,
             } => (sandbox, Asked::End(exec, limit)),
+            Ask::EndAll { sandbox } => (sandbox, Asked::EndAll),
             Ask::Listen { sandbox, port } => (sandbox, Asked::Listen(port)),
             Ask::Pause { sandbox } => (sandbox, Asked::Pause),
             Ask::Resume { sandbox } => (sandbox, Asked::Resume),

@@ -36,6 +36,7 @@ pub(crate) enum Asked {
     Exec(ExecId, Command, Vec<OwnedFd>),
     Signal(ExecId, i32),
     End(ExecId, Limit),
+    EndAll,
     Listen(u16),
     Pause,
     Resume,
@@ -111,6 +112,8 @@ struct Running {
     /// Questions whose orders init has not yet reported on, oldest first.
     waiting: VecDeque<Option<u64>>,
     execs: BTreeMap<ExecId, Exec>,
+    /// Whether a command may have left processes behind.
+    used: bool,
 }
 
 impl Running {
@@ -129,6 +132,7 @@ impl Running {
             state: State::Running,
             waiting: VecDeque::new(),
             execs: BTreeMap::new(),
+            used: false,
         }
     }
 
@@ -174,6 +178,10 @@ impl Running {
                 self.end_exec(exec, limit).await;
                 Ok(Some(Answer::Done))
             }
+            Asked::EndAll => self.in_use().and_then(|()| {
+                let signal = Signal::KILL.as_raw();
+                self.order(Some(question), &Order::SignalAll { signal }, &[])
+            }),
             Asked::Listen(port) => self
                 .in_use()
                 .and_then(|()| self.order(Some(question), &Order::Listen { port }, &[])),
@@ -243,6 +251,7 @@ impl Running {
             before: self.counters.read(),
         };
         self.watch.begin(std::time::Instant::now());
+        self.used = true;
         self.execs.insert(exec, started);
         let ordered = self.order(Some(question), &Order::Exec { exec, command }, streams);
         if ordered.is_err() {
@@ -324,7 +333,7 @@ impl Running {
             State::Stopping { until, .. } => Some(until),
             State::Running => None,
         };
-        let look = self.watch.next_check().filter(|_| !self.execs.is_empty());
+        let look = self.watch.next_check().filter(|_| self.used);
         let deadlines = self.execs.values().filter(|exec| exec.ending.is_none());
         deadlines
             .filter_map(|exec| exec.deadline)
@@ -359,10 +368,16 @@ impl Running {
         if due.is_some_and(|due| Instant::from_std(due) <= now)
             && let Some(limit) = self.look()
         {
+            if self.execs.is_empty() {
+                let signal = Signal::KILL.as_raw();
+                let _ = self.order(None, &Order::SignalAll { signal }, &[]);
+            }
             for exec in self.execs.keys().copied().collect::<Vec<_>>() {
                 self.end_exec(exec, limit).await;
             }
         }
+        // Nobody is left to take anything until the next command.
+        self.used = !self.execs.is_empty() || self.watch.stats().pids > 1;
     }
 
     /// Looks at what nobody else limits.

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use fluffy_sandbox::client::LauncherCommand;
 
 use crate::creation::SOCKET;
+use crate::launcher::Begin;
 use crate::shape::CONTROL_FOLDER;
 
 /// Runs the worker that these arguments name; nothing if they name none.
@@ -19,7 +20,10 @@ use crate::shape::CONTROL_FOLDER;
 pub fn run(arguments: &[String]) -> Option<ExitCode> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
-        ["worker", "container-launcher", socket] => launcher(Path::new(socket)),
+        ["worker", "container-launcher", socket] => launcher(Path::new(socket), Begin::AtOnce),
+        ["worker", "container-launcher", socket, PATIENT] => {
+            launcher(Path::new(socket), Begin::WhenAsked)
+        }
         ["worker", "container-init"] => init(),
         _ => return None,
     };
@@ -46,15 +50,29 @@ pub fn launcher_command(socket: &Path) -> io::Result<LauncherCommand> {
     })
 }
 
+/// The word for a launcher that only begins when it is asked something.
+const PATIENT: &str = "patient";
+
+/// The same as a process that knows what it may do and waits to be asked: until
+/// then it leaves the engine alone.
+///
+/// # Errors
+/// As [`launcher_command`].
+pub fn patient_launcher_command(socket: &Path) -> io::Result<LauncherCommand> {
+    let mut command = launcher_command(socket)?;
+    command.arguments.push(PATIENT.to_owned());
+    Ok(command)
+}
+
 /// Its standard input is the socket to its client; from then on it has none.
-fn launcher(engine: &Path) -> io::Result<()> {
+fn launcher(engine: &Path, begin: Begin) -> io::Result<()> {
     // Ctrl-C is for the client; we end with it, and remove the containers.
     let _ = rustix::process::setsid();
     let client: OwnedFd = io::stdin().as_fd().try_clone_to_owned()?;
     let null = std::fs::File::open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     drop(null);
-    crate::launcher::serve(client, engine)
+    crate::launcher::serve(client, engine, begin)
 }
 
 /// The first process of a container finds its launcher where it was mounted.

@@ -125,6 +125,20 @@ impl LauncherHandle {
         Ok(Self::with(link, settings, journal).await)
     }
 
+    /// The same for a launcher that has its settings, which it got as its
+    /// first message, and waits for the first question before it does anything.
+    ///
+    /// # Errors
+    /// When it does not answer or cannot work with its settings.
+    pub async fn awaken(
+        socket: OwnedFd,
+        settings: Settings,
+        journal: Journal,
+    ) -> Result<Self, StartLauncherError> {
+        let link = Link::waking(socket).await?;
+        Ok(Self::with(link, settings, journal).await)
+    }
+
     async fn with(link: Link, settings: Settings, journal: Journal) -> Self {
         let (tier, level) = match settings.engine {
             Engine::Native | Engine::Bwrap => (Tier::Process, Level::SharedKernel),
@@ -391,6 +405,15 @@ impl SandboxHandle {
                 .launcher
                 .error(self.id, "listen on its loopback", answered)),
         }
+    }
+
+    /// Ends every process in it; the sandbox itself can be used again.
+    ///
+    /// # Errors
+    /// When the sandbox has ended.
+    pub async fn end_all(&self) -> Result<(), SandboxError> {
+        let ask = Ask::EndAll { sandbox: self.id };
+        self.order("end what runs in it", ask).await
     }
 
     /// Ends everything in it and removes what it left; may be called again.

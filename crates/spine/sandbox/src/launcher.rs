@@ -233,6 +233,7 @@ impl Launcher {
                 running.end_exec(exec, limit);
                 Ok(Some(Answer::Done))
             }),
+            Ask::EndAll { sandbox } => self.with(sandbox, |running| running.end_commands(id)),
             Ask::Listen { sandbox, port } => self.with(sandbox, |running| running.listen(id, port)),
             Ask::Pause { sandbox } => self.with(sandbox, |running| running.pause(id)),
             Ask::Resume { sandbox } => self.with(sandbox, |running| running.resume(id)),

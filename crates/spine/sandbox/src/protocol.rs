@@ -76,6 +76,11 @@ pub enum Ask {
         /// Why it is ended; it becomes its exit.
         limit: Limit,
     },
+    /// End every process in it; the sandbox itself stays.
+    EndAll {
+        /// Where.
+        sandbox: SandboxId,
+    },
     /// Open a listener on the sandbox's loopback; it comes back.
     Listen {
         /// Where.

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -33,6 +33,7 @@ pub(super) struct Bed {
     pub(super) context: TestContext,
     _server: ModelServer,
     play: Arc<Mutex<Play>>,
+    tier: &'static str,
 }
 
 /// What the model will say, and when it was asked.
@@ -96,10 +97,20 @@ impl Bed {
             context,
             _server: server,
             play,
+            tier: "process",
         };
         bed.git(&["init", "-q", "-b", "main"])?;
         bed.git(&["add", "-A"])?;
         bed.git(&["commit", "-q", "-m", "before"])?;
+        Ok(bed)
+    }
+
+    /// The same with tools in containers of the engine at this socket.
+    pub(super) fn contained(socket: &Path) -> Result<Self> {
+        let mut bed = Self::new(&[])?;
+        let engine = format!("unix://{}", socket.display());
+        bed.context.set("DOCKER_HOST", &engine);
+        bed.tier = "container";
         Ok(bed)
     }
 
@@ -144,7 +155,8 @@ impl Bed {
         }
         let mut command = self.context.command();
         command
-            .args(["run", "--json", "--model", MODEL, "do the task"])
+            .args(["run", "--json", "--model", MODEL, "--tier", self.tier])
+            .arg("do the task")
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit());
         command.spawn().context("cannot run fluffy")

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use fluffy_model_server::Reply;
+use fluffy_test_kit::{EngineKind, TestEngine};
 use serde_json::json;
 
 use super::bed::Bed;
@@ -36,13 +37,6 @@ pub(super) fn start() -> Result<Vec<Figure>> {
 /// What calls cost, everything of ours included.
 pub(super) fn overhead() -> Result<Vec<Figure>> {
     let bed = Bed::new(&[])?;
-    let write = |at: usize| {
-        let content = format!("grep -q first src/code.txt # {at}\n");
-        Reply::call(
-            "fs.write",
-            json!({"path": "tests/second.t", "content": content}),
-        )
-    };
     let read = Reply::call("fs.read", json!({"path": "src/code.txt"}));
     let shell = Reply::call("shell.exec", json!({"command": "true"}));
     let plan = Reply::call("plan.complete", json!({"summary": "write and test"}));
@@ -107,6 +101,53 @@ pub(super) fn overhead() -> Result<Vec<Figure>> {
             Bar::Inform,
         )?,
     ])
+}
+
+/// What calls into a session's container cost.
+pub(super) fn contained() -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    for kind in [EngineKind::Docker, EngineKind::Podman] {
+        let TestEngine::At(socket) = kind.for_tests()? else {
+            continue;
+        };
+        let bed = Bed::contained(&socket)?;
+        let shell = Reply::call("shell.exec", json!({"command": "true"}));
+        let plan = Reply::call("plan.complete", json!({"summary": "write and test"}));
+        let test = Reply::call("test.run", json!({}));
+        // The first call makes the container.
+        let mut replies = vec![shell; CALLS + 1];
+        replies.push(plan);
+        replies.extend((0..CALLS).map(write));
+        replies.extend(vec![test; TESTS / 4]);
+        let ran = bed.run(replies)?;
+        ensure!(ran.asked.len() > 2 * CALLS, "it ended too early");
+        let name = kind.name();
+        let mut shells = ran.calls("shell.exec")?;
+        let first = shells.remove(0);
+        let writes = ran.calls("fs.write")?;
+        let run = format!("`true` in the session's {name} container");
+        let wrote = format!("write a file in the session's {name} container");
+        let tested = format!("run two trivial tests in {name} containers of their own");
+        let slowest = "the same, the slowest";
+        figures.extend([
+            time(run, shells.clone(), Bar::Under(15e-3)),
+            time(slowest, shells, Bar::AllUnder(50e-3)),
+            time("the first, which makes it", vec![first], Bar::Inform),
+            time(wrote, writes.clone(), Bar::Under(15e-3)),
+            time(slowest, writes, Bar::AllUnder(50e-3)),
+            time(tested, ran.calls("test.run")?, Bar::Inform),
+        ]);
+    }
+    Ok(figures)
+}
+
+/// A change of a test file.
+fn write(at: usize) -> Reply {
+    let content = format!("grep -q first src/code.txt # {at}\n");
+    Reply::call(
+        "fs.write",
+        json!({"path": "tests/second.t", "content": content}),
+    )
 }
 
 /// Seconds of the same command outside of everything.

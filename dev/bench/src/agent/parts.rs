@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 use fluffy_base::ByteSize;
 use fluffy_contract::isolation::{Command as Inside, Exit, Tier};
 use fluffy_kernel::hidden::find_hidden;
-use fluffy_kernel::workshop::{Mounts, Over, Premises, Workshop};
+use fluffy_kernel::workshop::{Mounts, Over, Premises, Stay, Workshop};
 use fluffy_layer::{LayerKind, LayerStore};
 use fluffy_ledger::{Actor, Ledger, LedgerOptions};
 use fluffy_sandbox::client::{Journal, LauncherCommand, LauncherHandle};
@@ -47,6 +47,7 @@ async fn measure() -> Result<Vec<Figure>> {
             tier: Tier::Process,
             mounts: Mounts::Yes,
             ahead: 1,
+            stay: Stay::Call,
             environment: std::collections::BTreeMap::new(),
         },
     );

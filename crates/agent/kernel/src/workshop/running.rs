@@ -1,7 +1,7 @@
 //! Sandboxes that stay over a layer from call to call, until they are ended.
 //!
-//! At most one for a layer. What a command started in it goes on when the
-//! command has ended. It never outlives its workshop: when that is gone, so is
+//! At most one for a layer. What a command started in it ends with the command
+//! or goes on, as its caller wants. It never outlives its workshop: when that is gone, so is
 //! the way to the launcher, which then removes everything.
 
 use std::collections::BTreeMap;
@@ -14,6 +14,15 @@ use fluffy_sandbox::client::SandboxHandle;
 use tokio::sync::Mutex;
 
 use super::{Booth, End, OpenBoothError, Over, Workshop};
+
+/// What becomes of what a call started, when the call has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum After {
+    /// It is ended.
+    End,
+    /// It goes on.
+    Leave,
+}
 
 /// All of one workshop; clones share them.
 #[derive(Debug, Clone, Default)]
@@ -68,6 +77,7 @@ impl Workshop {
         &self,
         permit: Permit,
         over: Over<'_>,
+        after: After,
     ) -> Result<Booth, OpenBoothError> {
         let layer = over.held.layer().id();
         let running = match self.running.get(layer) {
@@ -82,7 +92,10 @@ impl Workshop {
         Ok(Booth {
             sandbox: running.sandbox,
             directory: running.directory,
-            end: End::Left(key),
+            end: match after {
+                After::End => End::Emptied(key),
+                After::Leave => End::Left(key),
+            },
             freezer: None,
             _turn: turn,
         })

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fluffy_base::ByteSize;
 use fluffy_contract::isolation::{Command, Tier};
 use fluffy_kernel::hidden::{Hidden, find_hidden};
-use fluffy_kernel::workshop::{Booth, Mounts, Over, Premises, Workshop};
+use fluffy_kernel::workshop::{Booth, Mounts, Over, Premises, Stay, Workshop};
 use fluffy_layer::{HeldLayer, LayerDirectories, LayerKind, LayerStore};
 use fluffy_ledger::{Actor, Ledger, LedgerOptions};
 use fluffy_policy::Permit;
@@ -58,6 +58,7 @@ impl Kit {
             tier: Tier::Process,
             mounts: Mounts::Yes,
             ahead: 0,
+            stay: Stay::Call,
             environment: BTreeMap::new(),
         };
         Self {

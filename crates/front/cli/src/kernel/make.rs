@@ -24,7 +24,7 @@ use fluffy_kernel::provider::{ModelAccess, SandboxedModels};
 use fluffy_kernel::session::{Fact, Session as Recorded, Started};
 use fluffy_kernel::slots::{Shortage, Slots, Store, own_memory};
 use fluffy_kernel::store::SessionStore;
-use fluffy_kernel::workshop::{Mounts, Premises, Workshop};
+use fluffy_kernel::workshop::{Mounts, Premises, Stay, Workshop};
 use fluffy_layer::{
     FindLayerError, HeldLayer, HoldLayerError, Layer, LayerKind, LayerStore, TreePath, View,
 };
@@ -34,10 +34,10 @@ use fluffy_models::replay::Replay;
 use fluffy_models::selection::{self, select};
 use fluffy_models::worker::SetupLink;
 use fluffy_policy::grant::{Grant, GrantLists};
-use fluffy_policy::word::State;
-use fluffy_policy::{Context, Permit, Principal, PrincipalKind};
+use fluffy_policy::word::{State, Tier};
+use fluffy_policy::{Permit, Principal, PrincipalKind};
 use fluffy_sandbox::client::{Journal, LauncherHandle};
-use fluffy_sandbox::plan::Engine;
+use fluffy_sandbox::plan::{Engine, Settings};
 use fluffy_sandbox::probe::Tools;
 use fluffy_secret::{Redactor, SecretString};
 use fluffy_tasks::Limits as TaskLimits;
@@ -48,6 +48,7 @@ use fluffy_workflow::project::detect::{CommandOverride, CoverageCommand, Overrid
 use fluffy_workflow::project::instructions::{self, Instructions, Skill};
 use fluffy_workflow::results::Format;
 
+use super::containers::{self, Containers};
 use crate::command::sandbox::ground::Ground as Machine;
 use crate::command::{layer, ledger, person, policy, recordings};
 use crate::failure::{self, Failure};
@@ -101,6 +102,7 @@ pub(super) struct Maker {
     pub(super) launcher: LauncherHandle,
     slots: Slots,
     workshop: Arc<Workshop>,
+    pub(super) containers: Arc<Containers>,
     layers: LayerStore,
     kind: LayerKind,
     providers: BTreeMap<String, selection::ProviderConfig>,
@@ -116,6 +118,8 @@ pub(super) struct Connected {
     pub(super) launcher: OwnedFd,
     /// The way to the egress process.
     pub(super) outside: Arc<Outside>,
+    /// The launcher of containers, if there is an engine.
+    pub(super) containers: containers::Line,
     /// Tools outside the system's own directories.
     pub(super) tools: Tools,
 }
@@ -145,28 +149,24 @@ impl Maker {
         let actor = fluffy_ledger::Actor::system("kernel");
         let journal = Journal::new(Arc::new(opened.ledger.clone()), actor);
         let settings = machine.settings(here, layers.folder());
+        let containers = containers::Plan {
+            settings: Settings {
+                engine: Engine::Container,
+                ..settings.clone()
+            },
+            premises: premises(&machine, Tier::Container, Engine::Container),
+            journal: journal.clone(),
+        };
+        let containers = Arc::new(Containers::new(lines.containers, containers));
         let launcher = LauncherHandle::over(lines.launcher, settings, journal).await;
         let launcher = launcher.map_err(|error| {
             let fix = "`fluffy doctor` says what this machine can do";
             Failure::of(fluffy_report::ExitCode::Internal, &error, fix)
         })?;
-        let premises = Premises {
-            project: machine.project.clone(),
-            template: machine.template.name.clone(),
-            tier: machine.tier,
-            mounts: match machine.engine {
-                Engine::Reduced => Mounts::No,
-                Engine::Native | Engine::Bwrap | Engine::Container => Mounts::Yes,
-            },
-            ahead: match machine.engine {
-                Engine::Native => AHEAD,
-                Engine::Bwrap | Engine::Reduced | Engine::Container => 0,
-            },
-            environment: machine.environment.clone(),
-        };
+        let premises = premises(&machine, machine.tier, machine.engine);
         let values = here.settings.values();
         let workshop = Arc::new(Workshop::new(launcher.clone(), premises));
-        let slots = Slots::start(task_limits(&values.tasks), store(&workshop));
+        let slots = Slots::start(task_limits(&values.tasks), store(&workshop, &containers));
         let slots = slots.map_err(|error| {
             Failure::of(
                 fluffy_report::ExitCode::Internal,
@@ -177,6 +177,7 @@ impl Maker {
         Ok(Self {
             slots,
             workshop,
+            containers,
             project: machine.project.clone(),
             ledger: opened.ledger,
             gate,
@@ -219,12 +220,16 @@ impl Maker {
         self.can_do(&start)?;
         let id = SessionId::generate();
         let desk = self.desk(id)?;
-        let (held, forked_at) = match start.forked_from {
+        let (floor, held, forked_at) = match start.forked_from {
             Some(origin) => {
-                let forked = self.fork(&desk, origin, &start.task)?;
-                (forked.held, Some(forked.facts))
+                let forked = self.fork(&desk, origin, &start).await?;
+                (forked.floor, forked.held, Some(forked.facts))
             }
-            None => (self.new_layer(&desk)?, None),
+            None => {
+                let floor = self.floor(start.tier.unwrap_or(Tier::Process)).await?;
+                let held = self.new_layer(&desk, &floor)?;
+                (floor, held, None)
+            }
         };
         let model = start.models.first().cloned().unwrap_or_default();
         let started = Started {
@@ -234,6 +239,7 @@ impl Maker {
             layer: held.layer().id(),
             moment: SystemClock.now(),
             author: start.author.clone(),
+            tier: floor.workshop.premises().tier,
             budget: start.budget,
             forked_from: start.forked_from,
             record: start.record.clone(),
@@ -252,6 +258,7 @@ impl Maker {
         let parts = Parts {
             session,
             desk,
+            floor,
             held,
             author: start.author,
             directory: start.directory,
@@ -264,17 +271,6 @@ impl Maker {
     /// What was asked for and cannot be had is refused, never left out.
     fn can_do(&self, start: &Start) -> Result<(), Refused> {
         let refuse = |what: String| Err(Refused::new(ErrorCode::InvalidParams, what));
-        let own = self.workshop.premises().tier;
-        match start.tier {
-            Some(tier) if tier != own => {
-                return refuse(format!(
-                    "the agent's tools run on tier `{}` only; tier `{}` is not possible yet",
-                    own.as_str(),
-                    tier.as_str()
-                ));
-            }
-            _ => {}
-        }
         let lowered = match lowered(self.limits, &start.budget) {
             Ok(lowered) => lowered,
             Err(why) => return refuse(why),
@@ -289,6 +285,30 @@ impl Maker {
         }
     }
 
+    /// What sessions of a tier stand on.
+    async fn floor(&self, tier: Tier) -> Result<Floor, Refused> {
+        let refuse = |why: String| Refused::new(ErrorCode::InvalidParams, why);
+        match tier {
+            Tier::Process => Ok(Floor {
+                workshop: Arc::clone(&self.workshop),
+                kind: self.kind,
+            }),
+            Tier::Container => {
+                let workshop = self.containers.workshop().await;
+                let workshop = workshop.map_err(|why| {
+                    let word = tier.as_str();
+                    refuse(format!("tier `{word}` is not to be had: {why}"))
+                })?;
+                let kind = LayerKind::Copy;
+                Ok(Floor { workshop, kind })
+            }
+            Tier::Wasm | Tier::Microvm => Err(refuse(format!(
+                "the agent's tools run on tier `process` or `container`; tier `{}` is not possible",
+                tier.as_str()
+            ))),
+        }
+    }
+
     /// A session as it is recorded; without providers no model can be asked.
     async fn old_session(
         &self,
@@ -299,11 +319,13 @@ impl Maker {
         let store = SessionStore::new(self.ledger.clone());
         let mut session = store.load(id).map_err(|error| not_there(&error))?;
         let desk = self.desk(session.id)?;
+        // Never another one than it began on.
+        let floor = self.floor(session.started.tier).await?;
         let held = match self.hold_when_free(session.layer).await? {
             Some(held) => held,
             // It was merged; what is left to do needs a layer all the same.
             None => {
-                let held = self.new_layer(&desk)?;
+                let held = self.new_layer(&desk, &floor)?;
                 // A commit is ended without one of its own.
                 if session.workflow.state() != State::Committing {
                     let layer = held.layer().id();
@@ -320,6 +342,7 @@ impl Maker {
         let parts = Parts {
             session,
             desk,
+            floor,
             held,
             author,
             directory: String::new(),
@@ -364,26 +387,10 @@ impl Maker {
         }
     }
 
-    fn new_layer(&self, desk: &Desk) -> Result<HeldLayer, Refused> {
-        let permit = self.permit_layer(desk)?;
-        let created = self.layers.create(permit, &self.project, self.kind);
+    fn new_layer(&self, desk: &Desk, floor: &Floor) -> Result<HeldLayer, Refused> {
+        let permit = permit_layer(desk, floor)?;
+        let created = self.layers.create(permit, &self.project, floor.kind);
         created.map_err(|error| internal(&error))
-    }
-
-    fn permit_layer(&self, desk: &Desk) -> Result<Permit, Refused> {
-        let template = self.workshop.premises().template.clone();
-        let context = Context {
-            template: Some(template.clone()),
-            tier: Some(self.workshop.premises().tier),
-            ..Context::default()
-        };
-        let request = desk.request("sandbox.create", Some(&template), &context);
-        match desk.ask(&request).map_err(|error| internal(&error))? {
-            Answer::Granted(granted) => Ok(granted.permit),
-            Answer::Review(refusal) | Answer::Denied(refusal) => {
-                Err(Refused::new(ErrorCode::Denied, refusal.to_string()))
-            }
-        }
     }
 
     fn ready(&self, parts: Parts, ways: Ways) -> Result<Agent, Refused> {
@@ -406,9 +413,9 @@ impl Maker {
             desk: parts.desk,
             people: self.desk_of(PrincipalKind::User, person::name())?,
             slots: self.slots.clone(),
-            workshop: Arc::clone(&self.workshop),
+            workshop: parts.floor.workshop,
             layers: self.layers.clone(),
-            kind: self.kind,
+            kind: parts.floor.kind,
             registry: Registry::standard(ProjectPaths::new(&self.project)),
             provider,
             address,
@@ -540,12 +547,52 @@ impl Make for Maker {
     }
 }
 
+/// What sandboxes of a tier are made from.
+fn premises(machine: &Machine, tier: Tier, engine: Engine) -> Premises {
+    Premises {
+        project: machine.project.clone(),
+        template: machine.template.name.clone(),
+        tier,
+        mounts: match engine {
+            Engine::Reduced => Mounts::No,
+            Engine::Native | Engine::Bwrap | Engine::Container => Mounts::Yes,
+        },
+        ahead: match engine {
+            Engine::Native => AHEAD,
+            Engine::Bwrap | Engine::Reduced | Engine::Container => 0,
+        },
+        stay: match engine {
+            Engine::Native | Engine::Bwrap | Engine::Reduced => Stay::Call,
+            // Making one takes much longer than any call.
+            Engine::Container => Stay::Session,
+        },
+        environment: machine.environment.clone(),
+    }
+}
+
 fn of(engine: ProcessEngine) -> Engine {
     match engine {
         ProcessEngine::Native => Engine::Native,
         ProcessEngine::Bwrap => Engine::Bwrap,
         ProcessEngine::Reduced => Engine::Reduced,
     }
+}
+
+fn permit_layer(desk: &Desk, floor: &Floor) -> Result<Permit, Refused> {
+    let template = &floor.workshop.premises().template;
+    let request = desk.request("sandbox.create", Some(template), &floor.workshop.context());
+    match desk.ask(&request).map_err(|error| internal(&error))? {
+        Answer::Granted(granted) => Ok(granted.permit),
+        Answer::Review(refusal) | Answer::Denied(refusal) => {
+            Err(Refused::new(ErrorCode::Denied, refusal.to_string()))
+        }
+    }
+}
+
+/// What a session's tools run on, and how its layers are made.
+struct Floor {
+    workshop: Arc<Workshop>,
+    kind: LayerKind,
 }
 
 /// Which models are wanted, and for whom.
@@ -561,6 +608,7 @@ struct Asked<'a> {
 struct Parts {
     session: Recorded,
     desk: Desk,
+    floor: Floor,
     held: HeldLayer,
     author: Author,
     directory: String,
@@ -690,16 +738,18 @@ fn task_limits(tasks: &fluffy_config::Tasks) -> TaskLimits {
 }
 
 /// Memory, and what gives it back: what waits is ended first.
-fn store(workshop: &Arc<Workshop>) -> Store {
-    let workshop = Arc::clone(workshop);
+fn store(workshop: &Arc<Workshop>, containers: &Arc<Containers>) -> Store {
+    let (workshop, containers) = (Arc::clone(workshop), Arc::clone(containers));
     let give_back = move |shortage| {
-        let workshop = Arc::clone(&workshop);
-        tokio::spawn(async move {
-            match shortage {
-                Shortage::Caches => workshop.end_waiting().await,
-                Shortage::Commands => workshop.end_commands().await,
-            }
-        });
+        let all = std::iter::once(Arc::clone(&workshop)).chain(containers.in_use());
+        for workshop in all {
+            tokio::spawn(async move {
+                match shortage {
+                    Shortage::Caches => workshop.end_waiting().await,
+                    Shortage::Commands => workshop.end_commands().await,
+                }
+            });
+        }
     };
     Store {
         look: Arc::new(own_memory),

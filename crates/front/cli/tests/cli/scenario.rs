@@ -6,6 +6,7 @@
 //! are the processes of a session; `crowded` is two sessions where there is
 //! room for one.
 
+mod contained;
 mod covered;
 mod crowded;
 mod debugging;
@@ -222,12 +223,22 @@ fn code_that_does_not_solve_it_is_never_verified() {
 
 #[test]
 fn what_cannot_be_had_is_refused_and_never_left_out() {
-    let stage = Stage::new(Format::Chat, JAVASCRIPT.files);
-    let words = ["--tier", "container"];
-    let played = stage.play_with(&words, script(&JAVASCRIPT, JAVASCRIPT.solved));
-    assert_eq!(played.code, 2, "{}", played.transcript);
-    let said = "tier `container`";
-    assert!(played.transcript.contains(said), "{}", played.transcript);
+    let mut stage = Stage::new(Format::Chat, JAVASCRIPT.files);
+    stage
+        .site
+        .context
+        .set("DOCKER_HOST", "unix:///nowhere/engine.sock");
+    for (tier, why) in [
+        ("container", "/nowhere/engine.sock"),
+        ("microvm", "not possible"),
+    ] {
+        let replies = script(&JAVASCRIPT, JAVASCRIPT.solved);
+        let played = stage.play_with(&["--tier", tier], replies);
+        assert_eq!(played.code, 2, "{}", played.transcript);
+        let said = format!("tier `{tier}`");
+        assert!(played.transcript.contains(&said), "{}", played.transcript);
+        assert!(played.transcript.contains(why), "{}", played.transcript);
+    }
     stage.is_unchanged();
     stage.ends();
 }

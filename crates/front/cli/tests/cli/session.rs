@@ -79,6 +79,7 @@ fn started(task: &str) -> Started {
             name: "Ann".to_owned(),
             email: "ann@example.com".to_owned(),
         },
+        tier: fluffy_policy::word::Tier::Process,
         budget: std::collections::BTreeMap::new(),
         forked_from: None,
         record: None,

@@ -57,6 +57,7 @@ on_every_engine!(
     a_limit_that_ends_a_command_is_told,
     memory_and_processes_are_limited,
     it_is_paused_measured_stopped_and_killed,
+    everything_in_it_can_be_ended_and_it_goes_on,
     what_a_killed_launcher_left_is_swept,
     an_end_at_any_point_leaves_nothing,
     what_no_container_may_have_is_refused,
@@ -323,6 +324,22 @@ fn it_is_paused_measured_stopped_and_killed(site: Site) {
     assert!(!some_process_says(&word));
     launcher.must(Ask::Cleanup { sandbox: second });
     assert!(site.containers().is_empty());
+}
+
+fn everything_in_it_can_be_ended_and_it_goes_on(site: Site) {
+    let mut launcher = site.launch();
+    let sandbox = launcher.create(site.spec()).unwrap();
+    let word = format!("{}", 2_000_000 + std::process::id());
+    let left = format!(
+        "setsid sh -c 'trap \"\" TERM HUP; while :; do sleep {word}; done' >/dev/null 2>&1 &"
+    );
+    launcher.shell(sandbox, 1, &left);
+    wait_for("it sleeps", LONG, || some_process_says(&word).then_some(())).unwrap();
+    launcher.must(Ask::EndAll { sandbox });
+    let gone = || (!some_process_says(&word)).then_some(());
+    wait_for("it is gone", LONG, gone).unwrap();
+    assert_eq!(launcher.shell(sandbox, 2, "echo two").stdout, "two\n");
+    launcher.must(Ask::Cleanup { sandbox });
 }
 
 fn what_a_killed_launcher_left_is_swept(site: Site) {

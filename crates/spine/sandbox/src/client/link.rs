@@ -111,7 +111,7 @@ impl Link {
         // It still holds their end, which would hide that they closed it.
         drop(process);
         // Collected there, so that no zombie is left whoever ended first.
-        Self::greet(ours, settings, move || drop(child.wait())).await
+        Self::greet(ours, settings.clone(), move || drop(child.wait())).await
     }
 
     /// Speaks to a launcher that somebody else started and waits for.
@@ -119,19 +119,29 @@ impl Link {
         socket: OwnedFd,
         settings: &Settings,
     ) -> Result<Self, StartLauncherError> {
-        Self::greet(socket, settings, || {}).await
+        Self::greet(socket, settings.clone(), || {}).await
+    }
+
+    /// Wakes a launcher that knows its settings and waits to be asked.
+    pub(super) async fn waking(socket: OwnedFd) -> Result<Self, StartLauncherError> {
+        // Nobody waits for the answer to this one: questions count from 1.
+        let first = Question {
+            id: 0,
+            ask: Ask::Sweep,
+        };
+        Self::greet(socket, first, || {}).await
     }
 
     async fn greet(
         ours: OwnedFd,
-        settings: &Settings,
+        first: impl serde::Serialize + Send + 'static,
         afterwards: impl FnOnce() + Send + 'static,
     ) -> Result<Self, StartLauncherError> {
         let silent = StartLauncherError::Silent;
         let hello = tokio::task::spawn_blocking({
-            let (settings, ours) = (settings.clone(), ours.try_clone().map_err(silent)?);
+            let ours = ours.try_clone().map_err(silent)?;
             move || {
-                protocol::send(&ours, &settings, &[])?;
+                protocol::send(&ours, &first, &[])?;
                 protocol::receive::<Answer>(&ours)
             }
         });

@@ -529,6 +529,13 @@ impl Running {
         self.order(Some(id), &Order::Signal { exec, signal }, &[])
     }
 
+    /// Ends whatever runs in it; it can be used again.
+    pub(super) fn end_commands(&mut self, id: u64) -> Result<Option<Answer>, Failure> {
+        self.in_use()?;
+        let signal = Signal::KILL.as_raw();
+        self.order(Some(id), &Order::SignalAll { signal }, &[])
+    }
+
     pub(super) fn listen(&mut self, id: u64, port: u16) -> Result<Option<Answer>, Failure> {
         self.in_use()?;
         self.order(Some(id), &Order::Listen { port }, &[])

@@ -19,6 +19,7 @@ on_every_engine! {
     stopping_does_not_wait_for_ever
     stopping_does_not_wait_for_what_never_ran
     nothing_is_left_when_a_sandbox_is_cleaned_up
+    everything_in_it_can_be_ended_and_it_goes_on
     everything_ends_with_its_client
 }
 
@@ -218,6 +219,22 @@ async fn nothing_is_left_when_a_sandbox_is_cleaned_up(engine: Engine) {
         .map(|dir| std::fs::read_dir(dir.path()).unwrap().count())
         .sum();
     assert_eq!(left, 1, "only the root's place");
+}
+
+async fn everything_in_it_can_be_ended_and_it_goes_on(engine: Engine) {
+    let kit = Kit::with(engine, |_| {}).await;
+    let sandbox = kit.sandbox().await;
+    let left = "setsid sh -c 'trap \"\" TERM HUP; while :; do sleep 3456.5; done' &";
+    shell(&sandbox, left).await;
+    wait("it runs", || count("sleep\u{0}3456.5") == 1);
+    // Control: another command ends nothing.
+    assert_eq!(text(&shell(&sandbox, "echo one").await.stdout), "one\n");
+    assert_eq!(count("sleep\u{0}3456.5"), 1);
+    sandbox.end_all().await.unwrap();
+    wait("it is gone", || count("sleep\u{0}3456.5") == 0);
+    assert_eq!(text(&shell(&sandbox, "echo two").await.stdout), "two\n");
+    sandbox.clean().await.unwrap();
+    assert!(sandbox.end_all().await.is_err());
 }
 
 async fn everything_ends_with_its_client(engine: Engine) {

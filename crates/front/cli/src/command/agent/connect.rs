@@ -164,7 +164,9 @@ fn start_kernel(place: &KernelPlace) -> Result<(), Report> {
 
 /// Whether a kernel may know a variable of the person's environment.
 fn is_for_kernel(name: &OsStr) -> bool {
-    const KNOWN: [&str; 8] = [
+    const KNOWN: [&str; 10] = [
+        "CONTAINER_HOST",
+        "DOCKER_HOST",
         "HOME",
         "LANG",
         "LOGNAME",

@@ -6,14 +6,17 @@
 use fluffy_base::id::SessionId;
 use fluffy_gate::Desk;
 use fluffy_ipc::{ErrorCode, Failure as Refused};
+use fluffy_kernel::api::Start;
 use fluffy_kernel::store::SessionStore;
 use fluffy_layer::HeldLayer;
 use fluffy_policy::word::State;
 
-use super::{Maker, internal, not_there};
+use super::{Floor, Maker, internal, not_there, permit_layer};
 
 /// Where a fork goes on from.
 pub(super) struct Forked {
+    /// What the other session stands on, and so this one.
+    pub(super) floor: Floor,
     /// A layer with the same content.
     pub(super) held: HeldLayer,
     /// How many facts the other session has.
@@ -22,11 +25,11 @@ pub(super) struct Forked {
 
 impl Maker {
     /// What another session has, for a new one with this task.
-    pub(super) fn fork(
+    pub(super) async fn fork(
         &self,
         desk: &Desk,
         origin: SessionId,
-        task: &str,
+        start: &Start,
     ) -> Result<Forked, Refused> {
         let store = SessionStore::new(self.ledger.clone());
         let facts = store.facts(origin).map_err(|error| not_there(&error))?;
@@ -39,7 +42,7 @@ impl Maker {
                     "its merge is not at its end; resume it first",
                 );
             }
-            State::Idle if task.trim().is_empty() => {
+            State::Idle if start.task.trim().is_empty() => {
                 return refuse(
                     ErrorCode::InvalidParams,
                     "its task is done; say what the fork is to do",
@@ -47,6 +50,14 @@ impl Maker {
             }
             _ => {}
         }
+        let tier = session.started.tier;
+        if start.tier.is_some_and(|wanted| wanted != tier) {
+            return refuse(
+                ErrorCode::InvalidParams,
+                "a fork runs on the tier of its origin: its files are there",
+            );
+        }
+        let floor = self.floor(tier).await?;
         // Idle: what it had is in the project.
         let source = match session.workflow.state() {
             State::Idle => None,
@@ -54,13 +65,14 @@ impl Maker {
         };
         let held = match source {
             Some(source) => {
-                let permit = self.permit_layer(desk)?;
+                let permit = permit_layer(desk, &floor)?;
                 let twin = self.layers.duplicate(permit, &source);
                 twin.map_err(|error| internal(&error))?
             }
-            None => self.new_layer(desk)?,
+            None => self.new_layer(desk, &floor)?,
         };
         Ok(Forked {
+            floor,
             held,
             facts: facts.len(),
         })
