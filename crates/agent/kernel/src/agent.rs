@@ -35,7 +35,6 @@ use fluffy_tasks::{Kind, Priority};
 use fluffy_tools::budget::{Budget, BudgetExhausted, Charge};
 use fluffy_tools::registry::Registry;
 use fluffy_tools::sanitise::{LIMIT, Sanitiser};
-use fluffy_workflow::debt::Debt;
 use fluffy_workflow::machine::{Input, Standing, SwitchAnswer};
 use fluffy_workflow::project::detect::{Layout, Overrides};
 use fluffy_workflow::project::instructions::{Instructions, Skill};
@@ -45,7 +44,7 @@ use crate::api::Status;
 use crate::ask::{AskError, Whole, ask};
 use crate::commit::Author;
 use crate::course::Course;
-use crate::debts::Debts;
+use crate::debts::{Debts, Known};
 use crate::event::{AgentEvent, Evidence, SessionEnded, SessionResult};
 use crate::hidden::{FindHiddenError, Hidden, find_hidden};
 use crate::history::{ANSWER_TOKENS, Sizes, shorten, visible};
@@ -58,6 +57,7 @@ use crate::session::{Answered, Fact, FoldError, Session};
 use crate::slots::{Slots, Work};
 use crate::stop::Stop;
 use crate::store::SessionStore;
+use crate::touching::TestFiles;
 use crate::workshop::Workshop;
 
 /// How often the model is told to go on when it stops too early.
@@ -82,7 +82,8 @@ pub struct Agent {
     hidden: Hidden,
     layout: Arc<Layout>,
     budget: Budget,
-    debt: Debt,
+    known: Known,
+    tests: Arc<TestFiles>,
     /// The coverage that was measured last.
     measured: Option<measuring::Pair>,
     nudges: u32,
@@ -233,7 +234,7 @@ impl Agent {
             ground.desk.gate.would_allow(&request)
         })?;
         let debts = Debts::new(ground.ledger.clone());
-        let debt = debts.of(held.layer().project())?;
+        let known = debts.of(held.layer().project())?;
         let nothing = Status {
             session: session.id,
             mode: session.workflow.mode(),
@@ -251,7 +252,8 @@ impl Agent {
             ground,
             held,
             budget,
-            debt,
+            known,
+            tests: Arc::default(),
             measured: None,
             nudges: 0,
             sizes: Sizes::default(),
@@ -385,7 +387,7 @@ impl Agent {
             }
             Err(RouteError::NotRecorded(error)) => return Err(DriveError::Route(error)),
         };
-        let budget = self.debt.budget();
+        let budget = self.known.debt.budget();
         self.step(Input::SwitchMode { to, answer, budget })
             .await?
             .ok();
@@ -714,6 +716,8 @@ impl Agent {
             held: &self.held,
             hidden: &self.hidden,
             person: &self.ground.person,
+            tests: &self.tests,
+            unreached: &self.known.unreached,
             course,
             sanitiser: Sanitiser {
                 redactor: &self.ground.redactor,

@@ -18,11 +18,25 @@ use serde::{Deserialize, Serialize};
 const KIND: &str = "debt";
 const EVENT: &str = "debt.commit";
 
-/// A commit, and which landing it belongs to.
-#[derive(Debug, Serialize, Deserialize)]
-struct Counted {
-    landing: Digest,
-    commit: Commit,
+/// A commit, as it is counted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counted {
+    /// Which landing it belongs to.
+    pub landing: Digest,
+    /// What it does to the budget.
+    pub commit: Commit,
+    /// Files that no test reached after it, if that was measured; some of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreached: Option<Vec<String>>,
+}
+
+/// What is known of a project from its commits.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Known {
+    /// What it owes.
+    pub debt: Debt,
+    /// Files that no test reached when coverage was last measured.
+    pub unreached: BTreeSet<String>,
 }
 
 /// Why the debt of a project is not known.
@@ -55,13 +69,13 @@ impl Debts {
         Self { ledger }
     }
 
-    /// What a project owes.
+    /// What a project owes, and what its tests reached last.
     ///
     /// # Errors
     /// It is not known; then nobody may say that nothing is owed.
-    pub fn of(&self, project: &Path) -> Result<Debt, LoadDebtError> {
+    pub fn of(&self, project: &Path) -> Result<Known, LoadDebtError> {
         let events = self.ledger.history(Domain::Agent, &aggregate(project))?;
-        let (mut debt, mut seen) = (Debt::default(), BTreeSet::new());
+        let (mut known, mut seen) = (Known::default(), BTreeSet::new());
         for event in &events {
             let counted = event.payload.decode::<Counted>();
             let counted = counted.map_err(|source| LoadDebtError::Shape {
@@ -69,10 +83,13 @@ impl Debts {
                 source,
             })?;
             if seen.insert(counted.landing) {
-                debt.commit(counted.commit);
+                known.debt.commit(counted.commit);
+            }
+            if let Some(unreached) = counted.unreached {
+                known.unreached = unreached.into_iter().collect();
             }
         }
-        Ok(debt)
+        Ok(known)
     }
 
     /// Counts a commit of a project.
@@ -83,11 +100,10 @@ impl Debts {
         &self,
         project: &Path,
         session: SessionId,
-        landing: Digest,
-        commit: Commit,
+        counted: &Counted,
     ) -> Result<(), AppendError> {
         // Plain data of ours always has a JSON form.
-        let payload = serde_json::to_value(Counted { landing, commit }).unwrap_or_default();
+        let payload = serde_json::to_value(counted).unwrap_or_default();
         let actor = Actor::new(ActorKind::Agent, session.to_string());
         let draft = Draft::new(Domain::Agent, aggregate(project), EVENT, actor).payload(payload);
         self.ledger.append(Batch::from(draft).durable()).await?;
@@ -118,26 +134,60 @@ mod tests {
         let (project, other) = (Path::new("/a"), Path::new("/b"));
         let session = SessionId::from_bits(1);
         let unverified = Commit::Unverified { coverage: None };
-        let landing = |number: u8| Digest::of(&[number]);
+        let landing = |number: u8, commit: Commit| Counted {
+            landing: Digest::of(&[number]),
+            commit,
+            unreached: None,
+        };
         for number in 1..=4 {
-            let counted = debts.count(project, session, landing(number), unverified);
-            counted.await.unwrap();
+            let counted = landing(number, unverified);
+            debts.count(project, session, &counted).await.unwrap();
         }
         // Ended again after a crash: it is the same commit.
-        let again = debts.count(project, session, landing(4), unverified);
-        again.await.unwrap();
-        assert!(!debts.of(project).unwrap().budget().is_locked());
-        let fifth = debts.count(project, session, landing(5), unverified);
-        fifth.await.unwrap();
-        assert!(debts.of(project).unwrap().budget().is_locked());
-        assert!(!debts.of(other).unwrap().budget().is_locked());
+        let again = landing(4, unverified);
+        debts.count(project, session, &again).await.unwrap();
+        let is_locked = |project: &Path| debts.of(project).unwrap().debt.budget().is_locked();
+        assert!(!is_locked(project));
+        let fifth = landing(5, unverified);
+        debts.count(project, session, &fifth).await.unwrap();
+        assert!(is_locked(project));
+        assert!(!is_locked(other));
         let good = Commit::Verified {
             coverage: None,
             fail_to_pass: 1,
         };
-        let good = debts.count(project, session, landing(6), good);
-        good.await.unwrap();
-        assert!(!debts.of(project).unwrap().budget().is_locked());
+        let good = landing(6, good);
+        debts.count(project, session, &good).await.unwrap();
+        assert!(!is_locked(project));
+    }
+
+    #[tokio::test]
+    async fn what_was_reached_last_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(folder.path(), LedgerOptions::default()).unwrap();
+        let debts = Debts::new(ledger);
+        let project = Path::new("/a");
+        let files = |names: &[&str]| -> Vec<String> {
+            names.iter().map(|name| (*name).to_owned()).collect()
+        };
+        for (number, unreached) in [
+            Some(files(&["/a.js", "/b.js"])),
+            Some(files(&["/b.js"])),
+            None,
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let counted = Counted {
+                landing: Digest::of(&number.to_be_bytes()),
+                commit: Commit::Exempt,
+                unreached,
+            };
+            let session = SessionId::from_bits(1);
+            debts.count(project, session, &counted).await.unwrap();
+        }
+        let known = debts.of(project).unwrap();
+        assert_eq!(known.unreached, files(&["/b.js"]).into_iter().collect());
     }
 
     #[tokio::test]
@@ -152,14 +202,17 @@ mod tests {
         let debts = Debts::new(ledger.clone());
         let project = Path::new("/a");
         for number in 1..=5 {
-            let landing = Digest::of(&[number]);
-            let unverified = Commit::Unverified { coverage: None };
-            let counted = debts.count(project, SessionId::from_bits(1), landing, unverified);
-            counted.await.unwrap();
+            let counted = Counted {
+                landing: Digest::of(&[number]),
+                commit: Commit::Unverified { coverage: None },
+                unreached: None,
+            };
+            let session = SessionId::from_bits(1);
+            debts.count(project, session, &counted).await.unwrap();
         }
         clock.advance(Duration::from_secs(60 * 86_400));
         let enforced = ledger.enforce(&Retention::agent(folder.path())).unwrap();
         assert!(enforced.pruned_to.is_some(), "{enforced:?}");
-        assert!(debts.of(project).unwrap().budget().is_locked());
+        assert!(debts.of(project).unwrap().debt.budget().is_locked());
     }
 }

@@ -9,6 +9,7 @@ mod telling;
 mod typing;
 mod write;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -35,6 +36,7 @@ use crate::git;
 use crate::hidden::Hidden;
 use crate::person::{Person, Question, Said};
 use crate::slots::Slots;
+use crate::touching::TestFiles;
 use crate::workshop::{After, Booth, Over, Stay, Workshop};
 
 /// The most bytes of a command's output that are kept.
@@ -54,6 +56,10 @@ pub(crate) struct Router<'a> {
     pub(crate) hidden: &'a Hidden,
     pub(crate) person: &'a Person,
     pub(crate) course: &'a Course,
+    /// Which files hold tests, once somebody looked.
+    pub(crate) tests: &'a Arc<TestFiles>,
+    /// Files that no test reached when coverage was last measured.
+    pub(crate) unreached: &'a BTreeSet<String>,
     pub(crate) sanitiser: Sanitiser<'a>,
     pub(crate) stop: Arc<AtomicBool>,
     /// Set when somebody should have answered and nobody was there.

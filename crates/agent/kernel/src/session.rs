@@ -161,6 +161,9 @@ pub struct Landing {
     /// What it does to the project's coverage, as far as it counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub coverage: Option<Measured>,
+    /// Files that no test reaches after it, if that was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreached: Option<Vec<String>>,
 }
 
 /// How a call ended.

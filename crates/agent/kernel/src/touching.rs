@@ -5,7 +5,7 @@
 //! test too many; it is never a reason to run fewer. Next: `workflow::affected`.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use fluffy_gate::Desk;
 use fluffy_layer::{TreePath, View};
@@ -25,9 +25,53 @@ const MAX_FILES: usize = 5_000;
 const MAX_FILE: u64 = 256 << 10;
 const MAX_BYTES: usize = 16 << 20;
 
+/// Which files may hold tests, as of the newest survey of the project.
+///
+/// Going through a large project takes a while, so it is done once for each.
+#[derive(Debug, Default)]
+pub(crate) struct TestFiles(Mutex<Option<Surveyed>>);
+
+#[derive(Debug)]
+struct Surveyed {
+    layout: Arc<Layout>,
+    files: Arc<[TreePath]>,
+}
+
+impl TestFiles {
+    fn of(&self, layout: &Arc<Layout>, view: &View) -> Arc<[TreePath]> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(surveyed) = &*known
+            && Arc::ptr_eq(&surveyed.layout, layout)
+        {
+            return Arc::clone(&surveyed.files);
+        }
+        let own = own_files(view).unwrap_or_default().into_iter();
+        let holding = own.filter(|path| {
+            let class = path.resource().map(|resource| layout.class(&resource));
+            class.is_some_and(holds_tests)
+        });
+        let files: Arc<[TreePath]> = holding.take(MAX_FILES).collect();
+        *known = Some(Surveyed {
+            layout: Arc::clone(layout),
+            files: Arc::clone(&files),
+        });
+        files
+    }
+}
+
+fn holds_tests(class: Class) -> bool {
+    matches!(
+        class,
+        Class::Whole(Part::Test) | Class::Mixed(Mixture::Rust)
+    )
+}
+
 /// One look at the tests, with everything it needs.
 pub(crate) struct Look {
     pub(crate) view: View,
+    pub(crate) tests: Arc<TestFiles>,
+    /// Those of the files that no test reached last.
+    pub(crate) unreached: Vec<String>,
     pub(crate) layout: Arc<Layout>,
     pub(crate) desk: Desk,
     pub(crate) context: Context,
@@ -36,28 +80,32 @@ pub(crate) struct Look {
 impl Look {
     /// The tests that touch these files, for the model; empty if none is known.
     pub(crate) fn tell(&self, changing: &[String]) -> String {
-        let texts = self.tests();
+        let texts = self.texts();
         let tests: Vec<TestFile<'_>> = texts
             .iter()
             .map(|(path, text)| TestFile { path, text })
             .collect();
         let changing: Vec<&str> = changing.iter().map(String::as_str).collect();
-        // Which test reached which file is not what reports of coverage say.
-        told(&affected(&changing, &tests, &BTreeMap::new()))
+        // A report of coverage says what is reached, not by which test.
+        let mut text = told(&affected(&changing, &tests, &BTreeMap::new()));
+        for path in self.unreached.iter().take(MAX_TOLD) {
+            let path = shown(path);
+            text.push_str(&format!(
+                "No test reached {path} when coverage was last measured.\n"
+            ));
+        }
+        text
     }
 
     /// The texts of files that hold tests and may be read.
-    fn tests(&self) -> Vec<(String, String)> {
+    fn texts(&self) -> Vec<(String, String)> {
         let mut found = Vec::new();
         let mut room = MAX_BYTES;
-        for path in own_files(&self.view).unwrap_or_default() {
-            if found.len() >= MAX_FILES || room == 0 {
-                break;
-            }
-            let Some(resource) = path.resource() else {
+        for path in self.tests.of(&self.layout, &self.view).iter() {
+            let Some(resource) = path.resource().filter(|_| room > 0) else {
                 continue;
             };
-            if let Some(text) = self.test_text(&path, &resource) {
+            if let Some(text) = self.text(path, &resource) {
                 room = room.saturating_sub(text.len());
                 found.push((resource, text));
             }
@@ -65,18 +113,13 @@ impl Look {
         found
     }
 
-    fn test_text(&self, path: &TreePath, resource: &str) -> Option<String> {
-        let class = self.layout.class(resource);
-        let holds_tests = matches!(
-            class,
-            Class::Whole(Part::Test) | Class::Mixed(Mixture::Rust)
-        );
-        if !holds_tests || !self.may_read(resource) {
+    fn text(&self, path: &TreePath, resource: &str) -> Option<String> {
+        if !self.may_read(resource) {
             return None;
         }
         let bytes = self.view.read(path, MAX_FILE).ok()?;
         let text = String::from_utf8(bytes).ok()?;
-        match class {
+        match self.layout.class(resource) {
             Class::Whole(_) => Some(text),
             Class::Mixed(_) => inline_tests(&text),
         }

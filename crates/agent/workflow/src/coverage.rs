@@ -117,6 +117,15 @@ enum FileCoverage {
     Count(Count),
 }
 
+impl FileCoverage {
+    fn is_reached(&self) -> bool {
+        match self {
+            Self::Lines(lines) => lines.values().any(|reached| *reached == Reached::Yes),
+            Self::Count(count) => count.hit > 0,
+        }
+    }
+}
+
 /// Whether a line was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Reached {
@@ -183,11 +192,13 @@ impl Coverage {
 
     /// The files that have any line reached.
     pub fn reached_files(&self) -> impl Iterator<Item = &str> {
-        let reached = |file: &FileCoverage| match file {
-            FileCoverage::Lines(lines) => lines.values().any(|reached| *reached == Reached::Yes),
-            FileCoverage::Count(count) => count.hit > 0,
-        };
-        let files = self.files.iter().filter(move |(_, file)| reached(file));
+        let files = self.files.iter().filter(|(_, file)| file.is_reached());
+        files.map(|(path, _)| path.as_str())
+    }
+
+    /// The files of which no line is reached.
+    pub fn unreached_files(&self) -> impl Iterator<Item = &str> {
+        let files = self.files.iter().filter(|(_, file)| !file.is_reached());
         files.map(|(path, _)| path.as_str())
     }
 }

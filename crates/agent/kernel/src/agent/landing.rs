@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use super::{Agent, DriveError};
 use crate::commit::{CommitError, Committed, Committer, Entry, Order};
-use crate::debts::Debts;
+use crate::debts::{Counted, Debts};
 use crate::event::AgentEvent;
 use crate::merge::{Verdict, judge, whole};
 use crate::person::{Question, Said};
@@ -93,6 +93,7 @@ impl Agent {
             entries: Entry::all(&difference),
             message: self.commit_message(standing.unwrap_or(Standing::Unverified)),
             merged: lines_of(&difference),
+            unreached: coverage.and_then(|_| self.unreached()),
             coverage,
         };
         self.record(Fact::Landing(landing)).await?;
@@ -259,11 +260,8 @@ impl Agent {
     }
 
     /// Counts what the commit adds to or takes from the project's debt.
-    async fn count(
-        &mut self,
-        landing: Digest,
-        coverage: Option<debt::Measured>,
-    ) -> Result<(), DriveError> {
+    async fn count(&mut self, landing: &Landing) -> Result<(), DriveError> {
+        let coverage = landing.coverage;
         let green = self.session.green.as_ref();
         let commit = match self.session.workflow.standing() {
             Some(Standing::Verified) => debt::Commit::Verified {
@@ -275,9 +273,13 @@ impl Agent {
         };
         let debts = Debts::new(self.ground.ledger.clone());
         let project = self.held.layer().project();
-        let counted = debts.count(project, self.session.id, landing, commit);
-        counted.await?;
-        self.debt = debts.of(self.held.layer().project())?;
+        let counted = Counted {
+            landing: Digest::of(&serde_json::to_vec(landing).unwrap_or_default()),
+            commit,
+            unreached: landing.unreached.clone(),
+        };
+        debts.count(project, self.session.id, &counted).await?;
+        self.known = debts.of(self.held.layer().project())?;
         self.say_debt(commit);
         Ok(())
     }
@@ -289,12 +291,12 @@ impl Agent {
             message: self.commit_message(Standing::Unverified),
             merged: BTreeMap::new(),
             coverage: None,
+            unreached: None,
         });
         self.remember(&landing);
-        let landed = Digest::of(&serde_json::to_vec(&landing).unwrap_or_default());
         let order = Order {
-            entries: landing.entries,
-            message: landing.message,
+            entries: landing.entries.clone(),
+            message: landing.message.clone(),
             author: self.ground.author.clone(),
             moment: SystemClock.now(),
         };
@@ -354,7 +356,7 @@ impl Agent {
         if name != NO_COMMIT {
             self.evidence.commit = Some(name.clone());
         }
-        self.count(landed, landing.coverage).await?;
+        self.count(&landing).await?;
         if let Err(error) = self.step(Input::FinishCommit { commit: name }).await? {
             return Ok(format!("{text} {error}"));
         }

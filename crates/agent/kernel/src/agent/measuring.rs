@@ -24,6 +24,9 @@ use crate::router::{RouteError, Router};
 /// The largest report that is read: the kernel's memory is bounded.
 const MAX_REPORT: u64 = 16 << 20;
 
+/// The most bytes of names that are kept of files no test reaches.
+const MAX_UNREACHED: usize = 16 << 10;
+
 /// The coverage of the project, and with what the layer changes.
 #[derive(Debug)]
 pub(super) struct Pair {
@@ -78,6 +81,20 @@ impl Agent {
         Ok(Some(Measured { before, after }))
     }
 
+    /// Files that no test reaches with the change, as many as an event holds.
+    pub(super) fn unreached(&self) -> Option<Vec<String>> {
+        let files = self.measured.as_ref()?.after.unreached_files();
+        let mut room = MAX_UNREACHED;
+        let fits = |path: &&str| match room.checked_sub(path.len()) {
+            Some(left) => {
+                room = left;
+                true
+            }
+            None => false,
+        };
+        Some(files.take_while(fits).map(str::to_owned).collect())
+    }
+
     /// Which tests of a verified commit count: those that the kernel saw fail.
     fn counting(&self) -> Counting {
         let workflow = &self.session.workflow;
@@ -117,7 +134,7 @@ impl Agent {
 
     /// Says how the budget stands after a commit.
     pub(super) fn say_debt(&mut self, commit: Commit) {
-        let budget = self.debt.budget();
+        let budget = self.known.debt.budget();
         self.evidence.debt = (budget != Budget::Open).then_some(budget);
         match (commit, budget) {
             (Commit::Unverified { .. }, Budget::Open) | (Commit::Exempt, _) => {}

@@ -147,7 +147,7 @@ impl Agent {
             Err(refusal) => (SwitchAnswer::Refused, Some(refusal.for_people())),
         };
         let from = self.session.workflow.state();
-        let budget = self.debt.budget();
+        let budget = self.known.debt.budget();
         let switched = self.step(Input::SwitchMode { to, answer, budget }).await?;
         if let Err(error) = switched {
             return Ok(refused(super::steps::chain(&error)));

@@ -91,7 +91,7 @@ impl Agent {
                 }
             }
             Call::SetMode(set) => {
-                let budget = self.debt.budget();
+                let budget = self.known.debt.budget();
                 let input = Input::SwitchMode {
                     to: set.mode,
                     answer: SwitchAnswer::Allowed,
@@ -128,7 +128,7 @@ impl Agent {
                 PlanKind::Refactor => machine::PlanKind::Refactor,
             },
             baseline,
-            budget: self.debt.budget(),
+            budget: self.known.debt.budget(),
         };
         let stepped = self.step(input).await?;
         let course = self.course();

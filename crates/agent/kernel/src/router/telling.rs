@@ -5,6 +5,7 @@
 //! again says the same.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use fluffy_contract::tool::{ToolOutcome, ToolOutput};
 use fluffy_layer::{TreePath, View};
@@ -30,9 +31,15 @@ impl Router<'_> {
         let Ok(view) = self.held.view() else {
             return String::new();
         };
+        let unreached = changing
+            .iter()
+            .filter(|path| self.unreached.contains(*path));
+        let unreached: Vec<String> = unreached.cloned().collect();
         let look = Look {
             view,
-            layout: std::sync::Arc::clone(&self.course.layout),
+            unreached,
+            tests: Arc::clone(self.tests),
+            layout: Arc::clone(&self.course.layout),
             desk: self.desk.clone(),
             context: self.context.clone(),
         };

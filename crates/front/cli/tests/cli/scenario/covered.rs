@@ -31,6 +31,9 @@ n.$name()
     esac
   done < src/numbers.js
   echo end_of_record
+  if test -e src/unused.js; then
+    printf 'SF:src/unused.js\nDA:1,0\nend_of_record\n'
+  fi
 } > out/lcov.info
 "#;
 
@@ -251,5 +254,26 @@ fn a_refactoring_is_verified_where_its_lines_are_covered() {
     // Without coverage nobody can know.
     let stage = project(&[]);
     assert_eq!(refactor(&stage, 7), (9, json!("unverified")));
+    stage.ends();
+}
+
+#[test]
+fn the_model_is_told_what_no_test_reached_last() {
+    let unused = ("src/unused.js", "export const unused = 1;\n");
+    let stage = project(&[(".fluffy/config.toml", CONFIGURED), unused]);
+    let plan = |path: &str| {
+        let arguments = json!({"summary": "Numbers", "paths": [path]});
+        let played = stage.play(vec![Reply::call("plan.complete", arguments)]);
+        played.told[0].clone()
+    };
+    let words = "No test reached src/unused.js when coverage was last measured.";
+    assert!(!plan(unused.0).contains(words), "nobody has measured yet");
+    let first = explore(&stage, &[(SOURCE, &source(101))]);
+    assert_eq!(first.code, 9, "{}", first.transcript);
+    let told = plan(unused.0);
+    assert!(told.contains(words), "{told}");
+    let told = plan(SOURCE);
+    assert!(told.contains("test/numbers.test.js"), "{told}");
+    assert!(!told.contains("No test reached"), "{told}");
     stage.ends();
 }
