@@ -151,6 +151,26 @@ impl Course {
         }
     }
 
+    /// Whether something may be changed outside of all layers, where nothing
+    /// can be put back.
+    ///
+    /// # Errors
+    /// The workflow's refusal.
+    pub fn may_act(&self, tool: &str) -> Result<(), Box<Refusal>> {
+        match self.workflow.state() {
+            state @ State::Planning => Err(Box::new(Refusal::without_way(
+                tool,
+                RefusedBy::Workflow {
+                    mode: self.workflow.mode(),
+                    state,
+                    guard: "in_place".to_owned(),
+                    reason: "nothing is changed while planning; plan.complete ends it".to_owned(),
+                },
+            ))),
+            _ => self.may_run(tool),
+        }
+    }
+
     /// Paths that no command may write now, whatever it is.
     #[must_use]
     pub fn protected(&self, workshop: &Workshop) -> Vec<PathBuf> {

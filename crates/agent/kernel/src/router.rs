@@ -4,6 +4,7 @@
 //! comes back is recorded by `agent` before the model sees it. A refusal is a
 //! result like any other. Steps of the workflow are `agent`'s own.
 
+mod foreign;
 mod native;
 mod telling;
 mod typing;
@@ -170,11 +171,7 @@ impl Router<'_> {
                 let words = [&words[..], &[below(&log.path)]].concat();
                 self.git(checked, git::command(&words)).await
             }
-            Call::Foreign(foreign) => {
-                let permits = self.each(self.desk, checked).await?;
-                let called = foreign.tool.call(permits, &foreign.arguments).await;
-                Ok(called.unwrap_or_else(|error| failed(error.to_string())))
-            }
+            Call::Foreign(call) => self.foreign(checked, call).await,
             Call::Debug(_)
             | Call::Test(_)
             | Call::GitCommit(_)

@@ -6,9 +6,10 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use fluffy_contract::Tool;
-use fluffy_contract::tool::{Access, Area, CallPlan, Need, Touch};
+use fluffy_contract::ToolSource;
+use fluffy_contract::tool::{Access, Area, CallPlan, Effect, Need, Touch};
 use serde_json::Value;
 
 use crate::arguments::{
@@ -64,7 +65,7 @@ pub enum Call {
     /// `workflow.set_mode`
     SetMode(SetMode),
     /// A tool of a plugin or a server
-    Foreign(ForeignCall),
+    Foreign(Box<ForeignCall>),
 }
 
 /// An exact replacement in one file.
@@ -83,16 +84,24 @@ pub struct ReplaceInFile {
 /// A call of a tool that somebody else brought.
 #[derive(Clone)]
 pub struct ForeignCall {
-    /// The tool.
-    pub tool: Arc<dyn Tool>,
-    /// Its arguments, which only it can read.
+    /// Who brought it.
+    pub source: Arc<dyn ToolSource>,
+    /// What it is called there.
+    pub tool: String,
+    /// What policy calls it: `plugin.<source>.<verb>`.
+    pub action: String,
+    /// What it does to the world.
+    pub effect: Effect,
+    /// How long it may take.
+    pub timeout: Duration,
+    /// Its arguments, which fit its schema.
     pub arguments: Value,
 }
 
 impl fmt::Debug for ForeignCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ForeignCall")
-            .field("tool", &self.tool.description().name)
+            .field("action", &self.action)
             .finish_non_exhaustive()
     }
 }
@@ -101,7 +110,8 @@ impl fmt::Debug for ForeignCall {
 const TEMPLATE: &str = "code-executor";
 
 impl Call {
-    /// What must be allowed and what it touches; a foreign tool says it itself.
+    /// What must be allowed and what it touches. Nobody's word counts: of a
+    /// foreign tool it follows from its name.
     pub(crate) fn plan(&self) -> CallPlan {
         match self {
             Self::Read(read) => reading("fs.read", &read.path),
@@ -136,7 +146,14 @@ impl Call {
                 anywhere(Access::Write, "workflow.transition", Some("test_writing"))
             }
             Self::SetMode(set) => anywhere(Access::Write, "session.mode", Some(set.mode.as_str())),
-            Self::Foreign(call) => anywhere(Access::Write, &call.tool.description().name, None),
+            Self::Foreign(call) => match call.effect {
+                // It sees no file of the project.
+                Effect::Reads => CallPlan {
+                    needs: vec![need(&call.action, None)],
+                    touches: Vec::new(),
+                },
+                Effect::Acts => anywhere(Access::Write, &call.action, None),
+            },
         }
     }
 }

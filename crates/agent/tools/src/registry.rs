@@ -8,11 +8,12 @@ mod standard;
 
 use std::sync::Arc;
 
-use fluffy_contract::Tool;
-use fluffy_contract::tool::{CallPlan, CallToolError, Handling, ToolDescription};
+use fluffy_contract::ToolSource;
+use fluffy_contract::tool::{CallPlan, Handling, ToolDescription};
 use serde_json::Value;
 
-use crate::call::{Call, ForeignCall};
+use crate::call::Call;
+use crate::foreign::{AddToolError, Foreign, MAX_TOOLS, Why};
 use crate::paths::ProjectPaths;
 use crate::schema;
 
@@ -37,7 +38,7 @@ type ReadArguments = dyn Fn(Value, &ProjectPaths) -> Result<Call, String> + Send
 /// How the arguments of a tool are read.
 enum Read {
     Own(Box<ReadArguments>),
-    Foreign(Arc<dyn Tool>),
+    Foreign(Box<Foreign>),
 }
 
 /// A call that fits, with what it would do.
@@ -82,23 +83,6 @@ pub enum CheckCallError {
     },
 }
 
-/// Why a tool was not added.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum AddToolError {
-    /// Only `plugin.<name>.<verb>` can be brought from outside.
-    #[error("`{name}` is not the name of a plugin's tool, such as `plugin.issues.create`")]
-    Name {
-        /// The name.
-        name: String,
-    },
-    /// There is one of that name.
-    #[error("there is a tool `{name}` already")]
-    Taken {
-        /// The name.
-        name: String,
-    },
-}
-
 impl Registry {
     /// The tools of the product, for a project in this folder.
     #[must_use]
@@ -107,30 +91,36 @@ impl Registry {
         Self { tools, paths }
     }
 
-    /// Adds a tool of a plugin or a server.
-    ///
-    /// # Errors
-    /// Its name is not a plugin's, or taken.
-    pub fn add(&mut self, tool: Arc<dyn Tool>) -> Result<(), AddToolError> {
-        let description = tool.description().clone();
-        let name = description.name.clone();
-        let is_plugin = name
-            .strip_prefix("plugin.")
-            .is_some_and(|rest| rest.contains('.'));
-        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-        if !is_plugin || name.len() > 128 || !name.chars().all(fits) {
-            let name = name.chars().take(128).collect();
-            return Err(AddToolError::Name { name });
+    /// Adds the tools of a plugin or a server; says which were left out, and
+    /// why. None can take the name of another.
+    pub fn add(&mut self, source: &Arc<dyn ToolSource>) -> Vec<AddToolError> {
+        let mut left_out = Vec::new();
+        for (number, described) in source.tools().into_iter().enumerate() {
+            let name = described.name.clone();
+            if number >= MAX_TOOLS {
+                left_out.push(AddToolError::new(name, Why::TooMany));
+                break;
+            }
+            let (description, foreign) = match Foreign::new(source, described) {
+                Ok(read) => read,
+                Err(error) => {
+                    left_out.push(error);
+                    continue;
+                }
+            };
+            let is_known =
+                |tool: &ToolDescription| on_the_wire(&tool.name) == on_the_wire(&description.name);
+            if self.descriptions().any(is_known) {
+                left_out.push(AddToolError::new(name, Why::Taken));
+                continue;
+            }
+            self.tools.push(Entry {
+                handling: foreign.handling(),
+                description,
+                read: Read::Foreign(Box::new(foreign)),
+            });
         }
-        if self.find(&name).is_some() {
-            return Err(AddToolError::Taken { name });
-        }
-        self.tools.push(Entry {
-            handling: tool.handling(),
-            description,
-            read: Read::Foreign(tool),
-        });
-        Ok(())
+        left_out
     }
 
     /// What every tool is, in the order of the registry.
@@ -177,15 +167,9 @@ impl Registry {
                 (call, plan)
             }
             Read::Foreign(foreign) => {
-                let plan = foreign.plan(arguments).map_err(|error| match error {
-                    CallToolError::Arguments { problem, .. } => wrong(problem),
-                    other => wrong(other.to_string()),
-                })?;
-                let call = ForeignCall {
-                    tool: Arc::clone(foreign),
-                    arguments: arguments.clone(),
-                };
-                (Call::Foreign(call), plan)
+                let call = foreign.read(arguments).map_err(wrong)?;
+                let plan = call.plan();
+                (call, plan)
             }
         };
         Ok(Checked {
@@ -198,7 +182,7 @@ impl Registry {
 
     fn find(&self, name: &str) -> Option<&Entry> {
         let exact = |entry: &&Entry| entry.description.name == name;
-        let alike = |entry: &&Entry| entry.description.name.replace('.', "_") == name;
+        let alike = |entry: &&Entry| on_the_wire(&entry.description.name) == name;
         let mut entries = self.tools.iter();
         entries
             .find(exact)
@@ -235,6 +219,11 @@ impl std::fmt::Debug for Registry {
         let names = self.descriptions().map(|tool| &tool.name);
         f.debug_list().entries(names).finish()
     }
+}
+
+/// A name as providers take it: without dots.
+fn on_the_wire(name: &str) -> String {
+    name.replace('.', "_")
 }
 
 /// How much a value holds, in bytes.

@@ -20,7 +20,7 @@ use std::pin::Pin;
 pub use channel::Channel;
 pub use isolation::{Isolation, Sandbox};
 pub use model::ModelProvider;
-pub use tool::Tool;
+pub use tool::ToolSource;
 
 /// A future that may be sent between threads, as trait objects need it.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -1,12 +1,14 @@
 //! Tools: what the model can call.
 //!
-//! The router asks a tool what a call *would* do ([`Tool::plan`]), gets every
-//! need of it decided, and only then runs it. A need is one action on one
-//! resource; a call that touches several files has several. A tool never
-//! decides about itself.
+//! The router looks at what a call *would* do ([`CallPlan`]), gets every need
+//! of it decided, and only then runs it. A need is one action on one resource;
+//! a call that touches several files has several. A tool never decides about
+//! itself; one that is not built in comes from a [`ToolSource`].
 
 use std::time::Duration;
 
+use fluffy_base::Span;
+use fluffy_base::id::SandboxId;
 use fluffy_policy::Permit;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -168,24 +170,52 @@ pub enum CallToolError {
     },
 }
 
-/// Something the model can call.
-pub trait Tool: Send + Sync {
-    /// What this tool is.
-    fn description(&self) -> &ToolDescription;
+/// Somebody who brings tools that are not built in: a plugin, or a server
+/// that speaks the Model Context Protocol.
+///
+/// It says what its tools are and carries calls out. What a call needs to be
+/// allowed is never its to say: that follows from its name.
+pub trait ToolSource: Send + Sync {
+    /// Its name, as in a plugin's manifest: `[a-z][a-z0-9-]{1,63}`.
+    fn name(&self) -> &str;
 
-    /// How every call of it is treated.
-    fn handling(&self) -> Handling;
+    /// The sandbox it runs in; an approval holds for that one alone.
+    fn sandbox(&self) -> SandboxId;
 
-    /// What a call with these arguments would do.
-    ///
-    /// # Errors
-    /// The arguments do not fit.
-    fn plan(&self, arguments: &Value) -> Result<CallPlan, CallToolError>;
+    /// Its tools as of now. Nothing of it is trusted.
+    fn tools(&self) -> Vec<ForeignTool>;
 
-    /// Runs the call; one permit for each need that [`Tool::plan`] named.
+    /// Carries a call out; the permit is for this tool of this source.
     fn call<'a>(
         &'a self,
-        permits: Vec<Permit>,
+        permit: Permit,
+        tool: &'a str,
         arguments: &'a Value,
     ) -> BoxFuture<'a, Result<ToolOutput, CallToolError>>;
+}
+
+/// A tool as its source describes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForeignTool {
+    /// The source's own name for it.
+    pub name: String,
+    /// What it is for: text of somebody nobody trusts.
+    pub summary: String,
+    /// JSON schema of the arguments.
+    pub parameters: Value,
+    /// What it does to the world, by what a person granted and not by its word.
+    pub effect: Effect,
+    /// How long a call may take.
+    pub timeout: Span,
+}
+
+/// What a call does to the world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Effect {
+    /// It only looks: asked again where the source was not there.
+    Reads,
+    /// It may change something: never made twice, and alone among its turn's
+    /// calls.
+    Acts,
 }

@@ -35,6 +35,7 @@ pub use pool::{Pool, PoolSettings};
 
 /// The actions that are carried out by running a command.
 const RUNS: &[&str] = &[
+    "exec.run",
     "fs.edit",
     "fs.remove",
     "fs.write",

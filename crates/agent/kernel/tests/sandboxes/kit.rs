@@ -19,6 +19,7 @@ use fluffy_test_kit::permit;
 pub(crate) const TEMPLATE: &str = "code-executor";
 
 pub(crate) struct Kit {
+    pub(crate) launcher: LauncherHandle,
     pub(crate) workshop: Arc<Workshop>,
     pub(crate) layers: LayerStore,
     _root: tempfile::TempDir,
@@ -62,7 +63,8 @@ impl Kit {
             environment: BTreeMap::new(),
         };
         Self {
-            workshop: Arc::new(Workshop::new(launcher, premises)),
+            workshop: Arc::new(Workshop::new(launcher.clone(), premises)),
+            launcher,
             layers,
             _root: root,
         }

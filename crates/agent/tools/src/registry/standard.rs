@@ -31,7 +31,7 @@ const AGAIN: Repeat = Repeat::Once {
 };
 
 /// In the kernel, only reading.
-pub(super) const NATIVE: Handling = handling(Place::Native, AGAIN, Keep::Head);
+const NATIVE: Handling = handling(Place::Native, AGAIN, Keep::Head);
 
 /// In a sandbox, changing files.
 const WRITING: Handling = handling(Place::Sandbox, Repeat::Never, Keep::Head);

@@ -3,14 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use fluffy_contract::BoxFuture;
-use fluffy_contract::tool::{Access, Area, Need, Place, Repeat, ToolOutput, Touch};
-use fluffy_policy::Permit;
+use fluffy_contract::tool::{Access, Area, Need, Place, Repeat, Touch};
 use fluffy_policy::action::{self, ResourceKind};
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::standard::NATIVE;
 use super::*;
 
 fn registry() -> Registry {
@@ -319,71 +316,4 @@ proptest! {
             prop_assert!(!checked.plan.needs.is_empty());
         }
     }
-}
-
-struct Foreign(ToolDescription);
-
-impl Tool for Foreign {
-    fn description(&self) -> &ToolDescription {
-        &self.0
-    }
-
-    fn handling(&self) -> Handling {
-        NATIVE
-    }
-
-    fn plan(&self, arguments: &Value) -> Result<CallPlan, CallToolError> {
-        if arguments.get("id").is_none() {
-            return Err(CallToolError::Arguments {
-                tool: self.0.name.clone(),
-                problem: "`id` is missing".to_owned(),
-            });
-        }
-        Ok(CallPlan {
-            needs: vec![Need {
-                action: self.0.name.clone(),
-                resource: None,
-            }],
-            touches: Vec::new(),
-        })
-    }
-
-    fn call<'a>(
-        &'a self,
-        _permits: Vec<Permit>,
-        _arguments: &'a Value,
-    ) -> BoxFuture<'a, Result<ToolOutput, CallToolError>> {
-        Box::pin(std::future::pending())
-    }
-}
-
-#[test]
-fn a_plugin_brings_tools_under_its_own_name_only() {
-    let mut registry = registry();
-    let tool = |name: &str| {
-        Arc::new(Foreign(ToolDescription {
-            name: name.to_owned(),
-            summary: "s".to_owned(),
-            parameters: json!({"type": "object"}),
-        }))
-    };
-    registry.add(tool("plugin.issues.create")).unwrap();
-    assert!(matches!(
-        registry.add(tool("plugin.issues.create")),
-        Err(AddToolError::Taken { .. })
-    ));
-    for name in ["fs.read", "issues.create", "plugin.x", "plugin.a b.c"] {
-        assert!(
-            matches!(registry.add(tool(name)), Err(AddToolError::Name { .. })),
-            "{name}"
-        );
-    }
-    let checked = registry
-        .check("plugin_issues_create", &json!({"id": 1}))
-        .unwrap();
-    assert!(matches!(checked.call, Call::Foreign(_)));
-    let error = registry
-        .check("plugin.issues.create", &json!({}))
-        .unwrap_err();
-    assert!(error.to_string().ends_with("`id` is missing"));
 }

@@ -10,7 +10,7 @@ use fluffy_model_server::{Format, Reply};
 use fluffy_test_kit::{EngineKind, TestEngine, record_skip, wait_for};
 use serde_json::json;
 
-use super::family::processes;
+use super::family::lines;
 use super::languages::JAVASCRIPT;
 use super::stage::{PATIENCE, Stage};
 use super::{is_done, script};
@@ -100,7 +100,7 @@ fn a_call_leaves_nothing_for_the_next_and_secrets_stay_hidden() {
     assert!(told[1].contains("known"), "{}", told[1]);
     assert!(!told[1].contains("alive"), "{}", told[1]);
     let wanted = format!("\0{mark}\0");
-    let gone = || (!processes().any(|(_, line)| line.ends_with(&wanted))).then_some(());
+    let gone = || (!lines().any(|line| line.ends_with(&wanted))).then_some(());
     wait_for("what was left is gone", PATIENCE, gone).unwrap();
     assert!(told[2].contains("Permission denied"), "{}", told[2]);
     assert!(!told.concat().contains(TOKEN), "{told:?}");
