@@ -38,6 +38,26 @@ const NEEDS: &[Need] = &[
         is_there: || find_program("git").is_some(),
     },
     Need {
+        what: "a session bus",
+        package: "dbus-daemon",
+        is_there: || find_program("dbus-run-session").is_some(),
+    },
+    Need {
+        what: "dbus-send",
+        package: "dbus-bin",
+        is_there: || find_program("dbus-send").is_some(),
+    },
+    Need {
+        what: "a keyring",
+        package: "gnome-keyring",
+        is_there: || find_program("gnome-keyring-daemon").is_some(),
+    },
+    Need {
+        what: "secret-tool",
+        package: "libsecret-tools",
+        is_there: || find_program("secret-tool").is_some(),
+    },
+    Need {
         what: "setpriv",
         package: "util-linux",
         is_there: || find_program("setpriv").is_some(),

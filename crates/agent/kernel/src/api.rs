@@ -75,7 +75,7 @@ pub struct Start {
 }
 
 /// What a person's environment says about providers: addresses and keys, by
-/// the names of their variables.
+/// the names of their variables, and keys from the keyring.
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProviderEnvironment {
@@ -85,6 +85,18 @@ pub struct ProviderEnvironment {
     /// Keys; they go on to the model worker and nowhere else.
     #[serde(default)]
     pub keys: BTreeMap<String, String>,
+    /// Entries of the keyring that could not be read, and why.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub problems: BTreeMap<String, String>,
+}
+
+impl ProviderEnvironment {
+    /// Where the key of this entry of the keyring is among the keys; no
+    /// variable can be called so.
+    #[must_use]
+    pub fn of_keyring(name: &str) -> String {
+        format!("keyring:{name}")
+    }
 }
 
 impl std::fmt::Debug for ProviderEnvironment {
@@ -92,6 +104,7 @@ impl std::fmt::Debug for ProviderEnvironment {
         f.debug_struct("ProviderEnvironment")
             .field("addresses", &self.addresses)
             .field("keys", &self.keys.keys())
+            .field("problems", &self.problems)
             .finish()
     }
 }

@@ -256,8 +256,13 @@ pub(crate) fn provider_key_keyring(
     provider: &mut Provider,
     text: &str,
 ) -> Result<(), &'static str> {
-    if text.is_empty() {
-        return Err("the name of an entry in the system's keyring");
+    let valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    // It becomes a word on a command line.
+    if !(1..=64).contains(&text.len()) || !text.chars().all(valid) || text.starts_with('-') {
+        return Err(
+            "the name of an entry in the system's keyring (letters, digits, `_`, `-`, `.`), \
+             not the key itself",
+        );
     }
     provider.api_key = Some(KeySource::Keyring(text.to_owned()));
     Ok(())

@@ -8,6 +8,7 @@
 pub(crate) mod acp;
 pub(crate) mod connect;
 pub(crate) mod conversation;
+mod keyring;
 pub(crate) mod senses;
 pub(crate) mod show;
 mod slash;

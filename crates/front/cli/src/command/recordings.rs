@@ -86,7 +86,12 @@ pub(crate) fn write(session: &Session, id: SessionId, path: &Path) -> Result<(),
     let here = session.here()?;
     let root = here.paths.project_root.clone().unwrap_or_default();
     let root = root.canonicalize().unwrap_or(root);
-    let file = recording.to_file(&redactor(session)?, &root.to_string_lossy());
+    let models = facts.iter().filter_map(|fact| match fact {
+        Fact::Started(started) => Some(started.model.clone()),
+        _ => None,
+    });
+    let redactor = redactor(session, &models.collect::<Vec<_>>())?;
+    let file = recording.to_file(&redactor, &root.to_string_lossy());
     let unwritable = |error: &io::Error| Failure::from(failure::unwritable(path, error));
     let mut new = beside(path)?;
     new.write_all(&file).map_err(|error| unwritable(&error))?;
@@ -113,7 +118,7 @@ fn beside(path: &Path) -> Result<NamedTempFile, Failure> {
 
 /// Knows the shapes of secrets, the policy's own too, and the very keys that
 /// are set here.
-fn redactor(session: &Session) -> Result<Redactor, Failure> {
+fn redactor(session: &Session, models: &[String]) -> Result<Redactor, Failure> {
     let here = session.here()?;
     let policy = LoadedPolicy::load(&places(here)?, 0, &clock())
         .map_err(|error| failure::load_policy(&error, None))?;
@@ -122,7 +127,7 @@ fn redactor(session: &Session) -> Result<Redactor, Failure> {
         let fix = "mend `sanitize.patterns` in the policy: `fluffy policy check`";
         Failure::of(ExitCode::Usage, &error, fix)
     })?;
-    for key in providers(here).keys.into_values() {
+    for key in providers(here, models).keys.into_values() {
         // What is too short to be told from a word is no key.
         let _ = redactor.register(SecretString::from(key));
     }

@@ -471,9 +471,12 @@ impl Maker {
                     .get(name)
                     .map(|key| SecretString::from(key.clone())),
                 Some(selection::KeySource::Keyring(name)) => {
-                    let message =
-                        format!("the keyring entry `{name}` cannot be read by the kernel");
-                    return Err(Refused::new(ErrorCode::InvalidParams, message));
+                    let place = ProviderEnvironment::of_keyring(name);
+                    let key = environment.keys.get(&place);
+                    Some(key.map_or_else(
+                        || Err(no_key(model, environment.problems.get(name))),
+                        |key| Ok(SecretString::from(key.clone())),
+                    )?)
                 }
                 None => None,
             });
@@ -627,6 +630,14 @@ fn lowered(limits: Limits, wishes: &BTreeMap<String, u64>) -> Result<Lowered, St
         named.push((resource, wish.saturating_mul(resource.unit())));
     }
     Ok(limits.lowered(&named))
+}
+
+fn no_key(model: &str, problem: Option<&String>) -> Refused {
+    // Only the person's own command can read a keyring.
+    let unread = "it was not read when the session began; resume the session with this model";
+    let why = problem.map_or(unread, String::as_str);
+    let message = format!("there is no key for `{model}`: {why}");
+    Refused::new(ErrorCode::InvalidParams, message)
 }
 
 fn not_there(error: &dyn std::error::Error) -> Refused {

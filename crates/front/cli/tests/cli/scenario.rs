@@ -4,7 +4,7 @@
 //! `stage` is the real program between a script and a repository; `languages`
 //! holds the repositories; `hostile` is a model that tries to cheat; `family`
 //! are the processes of a session; `crowded` is two sessions where there is
-//! room for one.
+//! room for one; `keyring` is where keys come from.
 
 mod contained;
 mod covered;
@@ -13,6 +13,7 @@ mod debugging;
 mod family;
 mod hostile;
 mod integration;
+mod keyring;
 mod killed;
 mod languages;
 mod long;

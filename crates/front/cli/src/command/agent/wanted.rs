@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use fluffy_base::Span;
 use fluffy_config::KeySource;
+use fluffy_kernel::agent::explain;
 use fluffy_kernel::api::{Presence, ProviderEnvironment, Start};
 use fluffy_kernel::commit::Author;
 use fluffy_models::selection::{ADDRESS_VARIABLES, KEY_VARIABLES};
@@ -13,6 +14,7 @@ use fluffy_policy::word::{Mode, Tier};
 use fluffy_report::{ExitCode, Report};
 use fluffy_tools::budget::Resource;
 
+use super::keyring;
 use crate::args::{ModeArg, TierArg, WorkArgs};
 use crate::command::{person, recordings};
 use crate::failure::{self, Failure};
@@ -38,10 +40,12 @@ pub(crate) fn wanted(
         }
         None => None,
     };
+    let models = models(here, &args.model)?;
+    let providers = providers(here, &models);
     Ok(Start {
         task: String::new(),
         mode: args.mode.map_or(Mode::Strict, mode),
-        models: models(here, &args.model)?,
+        models,
         person,
         author: author(here),
         directory: directory(here, folder),
@@ -49,21 +53,51 @@ pub(crate) fn wanted(
         tier: args.tier.map(tier),
         record,
         forked_from: None,
-        providers: providers(here),
+        providers,
     })
 }
 
-/// What the person's environment says about providers, and nothing else of it.
-pub(crate) fn providers(here: &Here) -> ProviderEnvironment {
-    let configured = here.settings.values().providers.values();
-    let named = configured.filter_map(|provider| match &provider.api_key {
-        Some(KeySource::Env(name)) => Some(name.as_str()),
-        Some(KeySource::Keyring(_)) | None => None,
-    });
-    ProviderEnvironment {
+/// What the person's environment says about providers, and nothing else of it,
+/// with what the keyring has for these models. A key that is not to be had is
+/// a problem of whoever needs it.
+pub(crate) fn providers(here: &Here, models: &[String]) -> ProviderEnvironment {
+    let configured = &here.settings.values().providers;
+    let named = configured
+        .values()
+        .filter_map(|provider| match &provider.api_key {
+            Some(KeySource::Env(name)) => Some(name.as_str()),
+            Some(KeySource::Keyring(_)) | None => None,
+        });
+    let mut found = ProviderEnvironment {
         addresses: variables(ADDRESS_VARIABLES.iter().copied()),
         keys: variables(KEY_VARIABLES.iter().copied().chain(named)),
+        problems: BTreeMap::new(),
+    };
+    for (provider, settings) in configured {
+        let is_used = |model: &String| match model.split('/').next() {
+            // The same by its other name.
+            Some("gemini") => provider == "google",
+            name => name == Some(provider.as_str()),
+        };
+        let Some(KeySource::Keyring(name)) = &settings.api_key else {
+            continue;
+        };
+        // Asking for more than is needed would unlock more than is needed.
+        if !models.iter().any(is_used) {
+            continue;
+        }
+        match keyring::read(name) {
+            Ok(key) => {
+                let place = ProviderEnvironment::of_keyring(name);
+                found.keys.insert(place, key.expose().clone());
+            }
+            Err(error) => {
+                let text = format!("{}; {}", explain(&error), error.fix());
+                found.problems.insert(name.clone(), text);
+            }
+        }
     }
+    found
 }
 
 fn variables<'a>(names: impl Iterator<Item = &'a str>) -> BTreeMap<String, String> {

@@ -21,10 +21,10 @@ use crate::session::Session;
 
 /// Goes on with a session and follows it.
 pub(super) fn resume(session: &Session, prefix: &str, yes: Yes) -> Outcome {
-    let (id, record) = with_store(session, |store| {
+    let (id, record, model) = with_store(session, |store| {
         let id = find(store, prefix)?;
         let found = store.load(id).map_err(|error| unreadable(&error))?;
-        Ok((id, found.started.record))
+        Ok((id, found.started.record, found.model))
     })?;
     let keyboard = keyboard(session);
     let manner = Manner {
@@ -36,7 +36,7 @@ pub(super) fn resume(session: &Session, prefix: &str, yes: Yes) -> Outcome {
     let resume = Resume {
         session: id,
         person: presence(manner.answers),
-        providers: providers(here),
+        providers: providers(here, &[model]),
     };
     let code = runtime()?.block_on(async {
         let senses = Senses::of_process(keyboard)?;
