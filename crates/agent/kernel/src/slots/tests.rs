@@ -1,3 +1,5 @@
+//! Slots with a clock that stands still, and memory that is planted.
+
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 

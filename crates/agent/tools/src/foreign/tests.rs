@@ -1,3 +1,5 @@
+//! What a source may call its tools, take as arguments and say about them.
+
 use fluffy_base::Span;
 use fluffy_base::id::SandboxId;
 use fluffy_contract::BoxFuture;

@@ -1,14 +1,15 @@
 //! What a session stands on: made once for the project, used by each session.
 
 mod fork;
+mod hold;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use fluffy_base::id::{LayerId, SessionId};
+use fluffy_base::id::SessionId;
 use fluffy_base::{Clock, SystemClock};
 use fluffy_config::ProcessEngine;
 use fluffy_contract::BoxFuture;
@@ -25,9 +26,7 @@ use fluffy_kernel::session::{Fact, Session as Recorded, Started};
 use fluffy_kernel::slots::{Shortage, Slots, Store, own_memory};
 use fluffy_kernel::store::SessionStore;
 use fluffy_kernel::workshop::{Mounts, Premises, Stay, Workshop};
-use fluffy_layer::{
-    FindLayerError, HeldLayer, HoldLayerError, Layer, LayerKind, LayerStore, TreePath, View,
-};
+use fluffy_layer::{HeldLayer, LayerKind, LayerStore, TreePath, View};
 use fluffy_ledger::Ledger;
 use fluffy_models::price::Prices;
 use fluffy_models::replay::Replay;
@@ -350,41 +349,6 @@ impl Maker {
             models,
         };
         self.ready(parts, ways)
-    }
-
-    /// A layer, if it is still there.
-    fn hold(&self, layer: LayerId) -> Result<Option<HeldLayer>, Refused> {
-        let found = match self.layers.find(&layer.to_string()) {
-            Ok(found) => found,
-            Err(FindLayerError::None { .. }) => return Ok(None),
-            Err(error) => return Err(internal(&error)),
-        };
-        if found.project() != self.project {
-            let why = format!("it belongs to the project `{}`", found.project().display());
-            return Err(Refused::new(ErrorCode::Conflict, why));
-        }
-        match found.hold() {
-            Ok(held) => Ok(Some(held)),
-            Err(HoldLayerError::Retired { .. } | HoldLayerError::Gone { .. }) => Ok(None),
-            Err(error) => {
-                let why = fluffy_kernel::agent::explain(&error);
-                Err(Refused::new(ErrorCode::Conflict, why))
-            }
-        }
-    }
-
-    /// The same once it is free: the kernel that had it may still be ending,
-    /// after its launcher or itself was killed.
-    async fn hold_when_free(&self, layer: LayerId) -> Result<Option<HeldLayer>, Refused> {
-        let begun = Instant::now();
-        loop {
-            let found = self.layers.find(&layer.to_string());
-            let is_busy = |layer: Layer| matches!(layer.hold(), Err(HoldLayerError::Busy { .. }));
-            if begun.elapsed() >= ENDING || !found.is_ok_and(is_busy) {
-                return self.hold(layer);
-            }
-            tokio::time::sleep(AGAIN).await;
-        }
     }
 
     fn new_layer(&self, desk: &Desk, floor: &Floor) -> Result<HeldLayer, Refused> {

@@ -61,8 +61,18 @@ fn say(conversation: &Conversation) -> Reply {
     }
 }
 
+/// A program that does not outlive its test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A session whose events are told under its number.
-fn session(stage: &Stage, task: &str, told: (usize, mpsc::Sender<(usize, Value)>)) -> Child {
+fn session(stage: &Stage, task: &str, told: (usize, mpsc::Sender<(usize, Value)>)) -> Running {
     let mut command = stage.site.context.command();
     command
         .args(["run", "--json", "--model", stage.model(), task])
@@ -78,7 +88,7 @@ fn session(stage: &Stage, task: &str, told: (usize, mpsc::Sender<(usize, Value)>
             }
         }
     });
-    child
+    Running(child)
 }
 
 #[test]
@@ -112,7 +122,7 @@ fn two_sessions_with_room_for_one_freeze_each_other_and_both_end_verified() {
         course[number].push(kind);
     }
     for mut child in children {
-        assert_eq!(child.wait().unwrap().code(), Some(0));
+        assert_eq!(child.0.wait().unwrap().code(), Some(0));
     }
     let frozen = |course: &Vec<String>| {
         let place = |kind: &str| course.iter().position(|one| one == kind);
