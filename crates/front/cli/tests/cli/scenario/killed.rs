@@ -1,6 +1,7 @@
 //! kill -9 of each part of a session at random moments: the client, the
-//! kernel, the launcher, the model's worker, a running tool. The session ends
-//! as if nothing had happened, at once or when it is resumed.
+//! kernel, the launcher, the egress process or bootstrap, the model's worker,
+//! a running tool. The session ends as if nothing had happened, at once or when
+//! it is resumed.
 //!
 //! Seeded; a failure prints the seed, and `FLUFFY_SEED` replays it.
 
@@ -30,7 +31,17 @@ const RESUMED: usize = 3;
 
 #[test]
 fn a_session_whose_kernel_is_killed_ends_as_if_it_were_not() {
-    Rounds::new(Victim::Kernel).play(campaign(4, 100));
+    Rounds::new(Victim::Kernel).play(campaign(2, 100));
+}
+
+#[test]
+fn a_session_whose_launcher_is_killed_ends_as_if_it_were_not() {
+    Rounds::new(Victim::Launcher).play(campaign(2, 100));
+}
+
+#[test]
+fn a_session_whose_egress_process_or_bootstrap_is_killed_ends_as_if_it_were_not() {
+    Rounds::new(Victim::Beside).play(campaign(2, 100));
 }
 
 #[test]

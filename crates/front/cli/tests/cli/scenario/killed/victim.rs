@@ -9,8 +9,12 @@ use super::super::family::{Process, Role};
 pub(super) enum Victim {
     /// The person's client.
     Client,
-    /// The kernel, its launcher, its egress process, or the bootstrap of all.
+    /// The kernel.
     Kernel,
+    /// The launcher of its sandboxes.
+    Launcher,
+    /// Its egress process, or the bootstrap of all.
+    Beside,
     /// The worker that speaks with the model, in its sandbox.
     Model,
     /// Whatever else runs in a sandbox: a tool, a test runner, one test file.
@@ -27,10 +31,9 @@ impl Victim {
         let is_tool = |one: &&Process| !is_model(one) && !is_new(one);
         let fitting: Vec<&Process> = match self {
             Self::Client => return Some(client),
-            Self::Kernel => {
-                let ours = [Role::Kernel, Role::Launcher, Role::Egress, Role::Bootstrap];
-                ours.into_iter().flat_map(of).collect()
-            }
+            Self::Kernel => of(Role::Kernel).collect(),
+            Self::Launcher => of(Role::Launcher).collect(),
+            Self::Beside => of(Role::Egress).chain(of(Role::Bootstrap)).collect(),
             Self::Model => of(Role::Command).filter(is_model).collect(),
             Self::Tool => of(Role::Command).filter(is_tool).collect(),
         };
