@@ -48,6 +48,9 @@ pub(crate) fn run_packages(
         workspace.cargo(&["test", "--tests", "--no-fail-fast"])
     };
     command.args(packages);
+    if nextest {
+        command.arg(format!("--test-threads={}", at_once()));
+    }
     if length == Length::Full {
         command.env(CAMPAIGN_ENV, "full");
         if nextest {
@@ -64,6 +67,13 @@ pub(crate) fn run_packages(
     let outcome = conclude(command.env(POSTGRES_ENV, postgres.url()))?;
     let skips = std::fs::read_to_string(&skips).unwrap_or_default();
     Ok(with_skips(outcome, &skips))
+}
+
+/// How many tests run at once: more than there are cores, because much of what
+/// they do is waiting for processes, disks and deadlines.
+fn at_once() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    cores + cores.div_ceil(2)
 }
 
 /// Runs any command while a private PostgreSQL is there for it.
