@@ -383,6 +383,20 @@ mod tests {
     }
 
     #[test]
+    fn no_file_has_more_covered_lines_than_lines() {
+        let report = |covered: u64| {
+            let text =
+                format!(r#"{{"/w/a.js": {{"lines": {{"total": 3, "covered": {covered}}}}}}}"#);
+            parse(CoverageFormat::Istanbul, "/w", &text)
+        };
+        assert_eq!(report(3).unwrap().points(), Points::ALL);
+        assert!(matches!(
+            report(4),
+            Err(ParseCoverageError::Malformed { .. })
+        ));
+    }
+
+    #[test]
     fn hunks_say_which_lines_are_gone_and_new() {
         let mut changed = ChangedLines::default();
         let hunks = "@@ -2,4 +2,4 @@ fn a()\n one\n-two\n+2\n+--3\n three\n-+four\n\

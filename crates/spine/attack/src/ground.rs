@@ -11,6 +11,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -162,6 +163,28 @@ impl Ground {
             .is_some_and(|text| contains(&text, self.stage.nonce.as_bytes()))
     }
 
+    /// Whether the victim shows that something was done to it; at once, unless
+    /// the attempt says that it was: a process takes a moment to die.
+    fn is_victim_harmed(&mut self, said: Option<&Outcome>) -> bool {
+        const MOMENT: Duration = Duration::from_millis(300);
+        const LOOK: Duration = Duration::from_millis(5);
+        let patience = match said {
+            Some(Outcome::Succeeded { .. }) => MOMENT,
+            _ => Duration::ZERO,
+        };
+        let deadline = Instant::now() + patience;
+        loop {
+            let is_gone = !matches!(self.victim.try_wait(), Ok(None));
+            if is_gone || survivor::is_hampered(self.stage.victim) {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
     /// What was disturbed, once the subject says that all is over.
     pub(crate) fn alarms(
         &mut self,
@@ -179,7 +202,7 @@ impl Ground {
             let Heard { what } = heard;
             alarms.push(Alarm::Reached { what });
         }
-        if !matches!(self.victim.try_wait(), Ok(None)) || survivor::is_hampered(self.stage.victim) {
+        if self.is_victim_harmed(said) {
             alarms.push(Alarm::VictimHarmed);
         }
         let root = self.folder.path().canonicalize();

@@ -52,18 +52,20 @@ pub(crate) fn segment_key(nonce: &str) -> i32 {
     i32::from_str_radix(digits, 16).unwrap_or(1).max(1)
 }
 
-/// Whether a process is stopped or traced, or its limits were lowered.
+/// Whether a process is stopped or traced, a signal waits for it, or its limits
+/// were lowered.
 pub(crate) fn is_hampered(victim: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{victim}/status")).unwrap_or_default();
     let limits = fs::read_to_string(format!("/proc/{victim}/limits")).unwrap_or_default();
     let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
     let stopped = field("State:").is_some_and(|state| state.trim().starts_with(['T', 't']));
     let traced = field("TracerPid:").is_some_and(|tracer| tracer.trim() != "0");
+    let waits = |name| field(name).is_some_and(|set| set.trim().contains(|c| c != '0'));
     let lowered = limits
         .lines()
         .find_map(|line| line.strip_prefix("Max open files"))
         .is_some_and(|rest| rest.split_whitespace().next() == Some("16"));
-    stopped || traced || lowered
+    stopped || traced || waits("SigPnd:") || waits("ShdPnd:") || lowered
 }
 
 /// Waits until nothing of the attack runs; ends and returns what still does.

@@ -21,6 +21,9 @@ pub(super) fn parse(root: &str, text: &str) -> Result<Coverage, ParseCoverageErr
                 found: summary.lines.total,
                 hit: summary.lines.covered,
             };
+            if count.hit > count.found {
+                return Err(malformed("more lines are covered than there are"));
+            }
             coverage.files.insert(path, FileCoverage::Count(count));
         }
     }
