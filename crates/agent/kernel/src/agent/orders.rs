@@ -14,7 +14,8 @@ use fluffy_tools::refusal::Refusal;
 use fluffy_workflow::machine::{Input, SwitchAnswer};
 use tokio::sync::{mpsc, watch};
 
-use super::{Agent, DriveError, tokens};
+use super::turn::tokens;
+use super::{Agent, DriveError};
 use crate::api::{Reply, Status};
 use crate::event::{AgentEvent, SessionStarted, VERSION};
 use crate::history::shorten;

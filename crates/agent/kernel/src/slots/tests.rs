@@ -264,6 +264,23 @@ async fn what_never_fits_into_memory_is_given_up_the_second_time() {
     slots.run(tests_run(), done).await.unwrap().unwrap();
 }
 
+/// A test run that can be frozen, and tells how it was.
+fn freezable(asked: &Arc<Asked>) -> Work {
+    Work {
+        freeze: Some(Arc::clone(asked) as Arc<dyn Freeze>),
+        ..tests_run()
+    }
+}
+
+/// What a test run has to give way to.
+fn urgent_commit() -> Work {
+    Work {
+        kind: Kind::Commit,
+        priority: Priority::URGENT,
+        ..work("ai-provider")
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lower_one_is_warned_paused_for_a_higher_one_and_goes_on() {
     let slots = one_slot(Arc::new(Memory::default));
@@ -271,11 +288,7 @@ async fn a_lower_one_is_warned_paused_for_a_higher_one_and_goes_on() {
     let go = Arc::new(Notify::new());
     let lower = tokio::spawn({
         let (slots, go) = (slots.clone(), Arc::clone(&go));
-        let freeze: Arc<dyn Freeze> = Arc::clone(&asked) as Arc<dyn Freeze>;
-        let work = Work {
-            freeze: Some(freeze),
-            ..tests_run()
-        };
+        let work = freezable(&asked);
         async move {
             let doing = || async {
                 go.notified().await;
@@ -285,13 +298,8 @@ async fn a_lower_one_is_warned_paused_for_a_higher_one_and_goes_on() {
         }
     });
     settle().await;
-    let urgent = Work {
-        kind: Kind::Commit,
-        priority: Priority::URGENT,
-        ..work("ai-provider")
-    };
     let during = Arc::clone(&asked);
-    let higher = slots.run(urgent, || async {
+    let higher = slots.run(urgent_commit(), || async {
         assert_eq!(during.calls(), ["warn", "pause"]);
         done().await
     });
@@ -306,13 +314,9 @@ async fn a_lower_one_is_warned_paused_for_a_higher_one_and_goes_on() {
 async fn a_higher_one_that_gives_up_spares_the_lower_one() {
     let slots = one_slot(Arc::new(Memory::default));
     let asked = Arc::new(Asked::default());
-    let freeze: Arc<dyn Freeze> = Arc::clone(&asked) as Arc<dyn Freeze>;
     let _lower = tokio::spawn({
         let slots = slots.clone();
-        let work = Work {
-            freeze: Some(freeze),
-            ..tests_run()
-        };
+        let work = freezable(&asked);
         async move { slots.run(work, forever).await }
     });
     settle().await;
@@ -332,14 +336,10 @@ async fn what_was_ended_while_it_was_frozen_goes_on_thawed() {
     let look = Arc::clone(&memory);
     let slots = one_slot(Arc::new(move || *look.lock().unwrap()));
     let asked = Arc::new(Asked::default());
-    let freeze: Arc<dyn Freeze> = Arc::clone(&asked) as Arc<dyn Freeze>;
     let starts = Arc::new(AtomicUsize::new(0));
     let lower = tokio::spawn({
         let (slots, starts) = (slots.clone(), Arc::clone(&starts));
-        let work = Work {
-            freeze: Some(freeze),
-            ..tests_run()
-        };
+        let work = freezable(&asked);
         async move {
             let doing = || async {
                 if starts.fetch_add(1, Ordering::SeqCst) > 0 {
@@ -351,12 +351,7 @@ async fn what_was_ended_while_it_was_frozen_goes_on_thawed() {
         }
     });
     settle().await;
-    let urgent = Work {
-        kind: Kind::Commit,
-        priority: Priority::URGENT,
-        ..work("ai-provider")
-    };
-    let fills = slots.run(urgent, || async {
+    let fills = slots.run(urgent_commit(), || async {
         memory.lock().unwrap().kernel = 95;
         tokio::time::sleep(Duration::from_secs(5)).await;
         memory.lock().unwrap().kernel = 10;
