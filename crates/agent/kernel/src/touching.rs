@@ -4,7 +4,6 @@
 //! unread, and says what it found in a few lines for the model. It may name a
 //! test too many; it is never a reason to run fewer. Next: `workflow::affected`.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fluffy_gate::Desk;
@@ -86,8 +85,7 @@ impl Look {
             .map(|(path, text)| TestFile { path, text })
             .collect();
         let changing: Vec<&str> = changing.iter().map(String::as_str).collect();
-        // A report of coverage says what is reached, not by which test.
-        let mut text = told(&affected(&changing, &tests, &BTreeMap::new()));
+        let mut text = told(&affected(&changing, &tests));
         for path in self.unreached.iter().take(MAX_TOLD) {
             let path = shown(path);
             text.push_str(&format!(
@@ -158,7 +156,6 @@ fn told(found: &[Affected]) -> String {
     for one in found.iter().take(MAX_TOLD) {
         let (test, changes) = (shown(&one.test), shown(&one.changes));
         text.push_str(&match one.because {
-            Because::Covered => format!("- {test} (reached {changes} when it was last measured)\n"),
             Because::Inside => format!("- {test} (its own tests)\n"),
             Because::Imported => format!("- {test} (imports {changes})\n"),
             Because::Package => format!("- {test} (same package as {changes})\n"),

@@ -1,10 +1,9 @@
 //! Which existing tests touch what is about to change.
 //!
 //! Told to the model before it writes, because that is what prevents
-//! regressions. Found by imports, by names and by the last coverage; it may
-//! name a test too many and is never a reason to run fewer.
-
-use std::collections::{BTreeMap, BTreeSet};
+//! regressions. Found by imports and by names, because reports of coverage do
+//! not say which test reached a line; it may name a test too many and is never
+//! a reason to run fewer.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,8 +36,6 @@ pub struct Affected {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Because {
-    /// The test reached it when coverage was last measured.
-    Covered,
     /// The tests are in the file itself.
     Inside,
     /// The test imports it.
@@ -50,27 +47,13 @@ pub enum Because {
 }
 
 /// The tests that touch files, surest first.
-///
-/// `reached` says which source files each test file reached when coverage was
-/// last measured; it may be empty.
 #[must_use]
-pub fn affected(
-    changing: &[&str],
-    tests: &[TestFile<'_>],
-    reached: &BTreeMap<String, BTreeSet<String>>,
-) -> Vec<Affected> {
+pub fn affected(changing: &[&str], tests: &[TestFile<'_>]) -> Vec<Affected> {
     let mut found = Vec::new();
     for file in changing {
         let names = Names::of(file);
         for test in tests {
-            let covered = reached
-                .get(test.path)
-                .is_some_and(|files| files.contains(*file));
-            let because = match covered {
-                true => Some(Because::Covered),
-                false => names.touched_by(test),
-            };
-            found.extend(because.map(|because| Affected {
+            found.extend(names.touched_by(test).map(|because| Affected {
                 test: test.path.to_owned(),
                 changes: (*file).to_owned(),
                 because,
@@ -231,7 +214,7 @@ mod tests {
 
     fn because(file: &str, test: &str, text: &str) -> Option<Because> {
         let tests = [TestFile { path: test, text }];
-        let found = affected(&[file], &tests, &BTreeMap::new());
+        let found = affected(&[file], &tests);
         found.first().map(|found| found.because)
     }
 
@@ -369,29 +352,20 @@ mod tests {
     }
 
     #[test]
-    fn coverage_is_surest_and_comes_first() {
+    fn the_surest_come_first() {
+        let file = |path, text| TestFile { path, text };
         let tests = [
-            TestFile {
-                path: "/tests/a.py",
-                text: "import config",
-            },
-            TestFile {
-                path: "/tests/b.py",
-                text: "",
-            },
+            file("/tests/a.py", "# config"),
+            file("/tests/b.py", "import config"),
         ];
-        let reached = BTreeMap::from([(
-            "/tests/b.py".to_owned(),
-            BTreeSet::from(["/config.py".to_owned()]),
-        )]);
-        let found = affected(&["/config.py"], &tests, &reached);
-        let shown: Vec<(&str, Because)> =
+        let found = affected(&["/config.py"], &tests);
+        let found: Vec<(&str, Because)> =
             found.iter().map(|f| (f.test.as_str(), f.because)).collect();
         assert_eq!(
-            shown,
+            found,
             [
-                ("/tests/b.py", Because::Covered),
-                ("/tests/a.py", Because::Imported)
+                ("/tests/b.py", Because::Imported),
+                ("/tests/a.py", Because::Named)
             ]
         );
     }
