@@ -120,11 +120,14 @@ fn chosen(args: &SelftestArgs) -> Result<Vec<&'static Attack>, Failure> {
 /// The tiers of this machine that are to be tried.
 fn subjects(args: &SelftestArgs, state: &Path) -> Result<Vec<OwnSubject>, Failure> {
     match args.tier {
-        Some(TierArg::Wasm | TierArg::Microvm) => Err(Report::new(
+        Some(tier @ (TierArg::Wasm | TierArg::Microvm)) => Err(Report::new(
             ExitCode::Usage,
-            "the corpus is for tiers that run programs",
+            "the corpus is for tiers that run programs here",
         )
-        .why("a WebAssembly module cannot make a system call at all")
+        .why(match tier {
+            TierArg::Microvm => "there are no microVMs yet",
+            _ => "a WebAssembly module cannot make a system call at all",
+        })
         .fix("use `--tier process` or `--tier container`")
         .into()),
         Some(TierArg::Process) => Ok(vec![own(TierArg::Process, args.engine, state)?]),

@@ -48,9 +48,13 @@ pub(super) fn call(error: &CallError) -> Report {
             ExitCode::Conflict,
             "wait until the session rests, then ask again",
         ),
-        Some(ErrorCode::InvalidParams | ErrorCode::UnknownMethod) => (
+        Some(ErrorCode::InvalidParams) => (
             ExitCode::Usage,
-            "leave out what the kernel does not know, or restart it with this version",
+            "put right what is said above, then run the command again",
+        ),
+        Some(ErrorCode::UnknownMethod) => (
+            ExitCode::Usage,
+            "the kernel that runs is of another version: end its sessions, then try again",
         ),
         Some(ErrorCode::Unavailable | ErrorCode::Timeout | ErrorCode::ShuttingDown) => {
             (ExitCode::Transient, "try again in a moment")
