@@ -74,8 +74,8 @@ pub struct Start {
     pub providers: ProviderEnvironment,
 }
 
-/// What a person's environment says about providers: addresses and keys, by
-/// the names of their variables, and keys from the keyring.
+/// What a person's environment says about providers, addresses and keys by the
+/// names of their variables and keys from the keyring, and about us.
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProviderEnvironment {
@@ -88,6 +88,9 @@ pub struct ProviderEnvironment {
     /// Entries of the keyring that could not be read, and why.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub problems: BTreeMap<String, String>,
+    /// Variables that stand for keys of our own configuration.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, String>,
 }
 
 impl ProviderEnvironment {
@@ -105,6 +108,7 @@ impl std::fmt::Debug for ProviderEnvironment {
             .field("addresses", &self.addresses)
             .field("keys", &self.keys.keys())
             .field("problems", &self.problems)
+            .field("settings", &self.settings)
             .finish()
     }
 }

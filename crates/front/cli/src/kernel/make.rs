@@ -1,5 +1,6 @@
 //! What a session stands on: made once for the project, used by each session.
 
+mod configured;
 mod fork;
 mod hold;
 
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use fluffy_base::id::SessionId;
 use fluffy_base::{Clock, SystemClock};
-use fluffy_config::ProcessEngine;
+use fluffy_config::{Paths, ProcessEngine};
 use fluffy_contract::BoxFuture;
 use fluffy_contract::model::ModelProvider;
 use fluffy_egress::{Network, Outside};
@@ -40,13 +41,12 @@ use fluffy_sandbox::plan::{Engine, Settings};
 use fluffy_sandbox::probe::Tools;
 use fluffy_secret::{Redactor, SecretString};
 use fluffy_tasks::Limits as TaskLimits;
-use fluffy_tools::budget::{Budget, Limits, Lowered, Resource};
+use fluffy_tools::budget::{Budget, Limits};
 use fluffy_tools::paths::ProjectPaths;
 use fluffy_tools::registry::Registry;
-use fluffy_workflow::project::detect::{CommandOverride, CoverageCommand, Overrides};
 use fluffy_workflow::project::instructions::{self, Instructions, Skill};
-use fluffy_workflow::results::Format;
 
+use self::configured::{Configured, lowered};
 use super::containers::{self, Containers};
 use crate::command::sandbox::ground::Ground as Machine;
 use crate::command::{layer, ledger, person, policy, recordings};
@@ -96,6 +96,8 @@ const AHEAD: usize = 2;
 /// Makes sessions of one project.
 pub(super) struct Maker {
     project: std::path::PathBuf,
+    /// Where configuration is read when a session is made.
+    paths: Paths,
     ledger: Ledger,
     gate: Arc<Gate>,
     pub(super) launcher: LauncherHandle,
@@ -104,9 +106,6 @@ pub(super) struct Maker {
     pub(super) containers: Arc<Containers>,
     layers: LayerStore,
     kind: LayerKind,
-    providers: BTreeMap<String, selection::ProviderConfig>,
-    overrides: Overrides,
-    limits: Limits,
     roots: Option<String>,
     pub(super) network: Arc<Outside>,
 }
@@ -178,14 +177,12 @@ impl Maker {
             workshop,
             containers,
             project: machine.project.clone(),
+            paths: here.paths.clone(),
             ledger: opened.ledger,
             gate,
             launcher,
             layers,
             kind: machine.layer,
-            providers: values.providers.iter().map(provider).collect(),
-            overrides: overrides(&values.tests),
-            limits: limits(&values.budget),
             roots: std::fs::read_to_string("/etc/ssl/certs/ca-certificates.crt").ok(),
             network: lines.outside,
         })
@@ -216,7 +213,8 @@ impl Maker {
     }
 
     async fn new_session(&self, start: Start, ways: Ways) -> Result<Agent, Refused> {
-        self.can_do(&start)?;
+        let configured = self.configured(&start.providers)?;
+        can_do(&start, configured.limits)?;
         let id = SessionId::generate();
         let desk = self.desk(id)?;
         let (floor, held, forked_at) = match start.forked_from {
@@ -261,27 +259,11 @@ impl Maker {
             held,
             author: start.author,
             directory: start.directory,
+            configured,
             providers: start.providers,
             models: start.models,
         };
         self.ready(parts, ways)
-    }
-
-    /// What was asked for and cannot be had is refused, never left out.
-    fn can_do(&self, start: &Start) -> Result<(), Refused> {
-        let refuse = |what: String| Err(Refused::new(ErrorCode::InvalidParams, what));
-        let lowered = match lowered(self.limits, &start.budget) {
-            Ok(lowered) => lowered,
-            Err(why) => return refuse(why),
-        };
-        match lowered.refused.first() {
-            Some(which) => refuse(format!(
-                "`{}` can only be lower than what is configured: {}",
-                which.word(),
-                self.limits.of(*which) / which.unit()
-            )),
-            None => Ok(()),
-        }
     }
 
     /// What sessions of a tier stand on.
@@ -338,6 +320,7 @@ impl Maker {
         };
         let models = providers.iter().map(|_| session.model.clone()).collect();
         let author = session.started.author.clone();
+        let providers = providers.unwrap_or_default();
         let parts = Parts {
             session,
             desk,
@@ -345,7 +328,8 @@ impl Maker {
             held,
             author,
             directory: String::new(),
-            providers: providers.unwrap_or_default(),
+            configured: self.configured(&providers)?,
+            providers,
             models,
         };
         self.ready(parts, ways)
@@ -363,6 +347,7 @@ impl Maker {
             desk: &parts.desk,
             models: &parts.models,
             environment: &parts.providers,
+            providers: &parts.configured.providers,
             turns,
         };
         let (provider, address) = self.provider(&asked)?;
@@ -387,15 +372,16 @@ impl Maker {
             redactor: redactor.map_err(|error| internal(&error))?,
             prices: Prices::built_in().map_err(|error| internal(&error))?,
             window: WINDOW,
-            overrides: self.overrides.clone(),
+            overrides: parts.configured.overrides,
             instructions: told(&view, &parts.directory),
             skills: skills(&view),
             author: parts.author,
             stop: ways.stop,
         };
         // What is configured lower by now holds instead.
-        let limits = lowered(self.limits, &parts.session.started.budget);
-        let budget = Budget::new(limits.map_or(self.limits, |lowered| lowered.limits));
+        let configured = parts.configured.limits;
+        let limits = lowered(configured, &parts.session.started.budget);
+        let budget = Budget::new(limits.map_or(configured, |lowered| lowered.limits));
         let agent = Agent::new(parts.session, ground, parts.held, budget);
         agent.map_err(|error| not_made(&error))
     }
@@ -409,6 +395,7 @@ impl Maker {
             desk,
             models,
             environment,
+            providers,
             turns,
         } = *asked;
         let first = models.first().map(String::as_str).unwrap_or_default();
@@ -424,7 +411,7 @@ impl Maker {
         let mut keys = Vec::new();
         let mut address = None;
         for model in models {
-            let selected = select(model, &self.providers, &known).map_err(|error| {
+            let selected = select(model, providers, &known).map_err(|error| {
                 let message = format!("{}; {}", fluffy_kernel::agent::explain(&error), error.fix());
                 Refused::new(ErrorCode::InvalidParams, message)
             })?;
@@ -498,10 +485,12 @@ impl Make for Maker {
     ) -> Result<Chosen, Refused> {
         let desk = self.desk(session)?;
         let models = [model.to_owned()];
+        let configured = self.configured(environment)?;
         let asked = Asked {
             desk: &desk,
             models: &models,
             environment,
+            providers: &configured.providers,
             turns: 0,
         };
         let (provider, address) = self.provider(&asked)?;
@@ -567,6 +556,7 @@ struct Asked<'a> {
     desk: &'a Desk,
     models: &'a [String],
     environment: &'a ProviderEnvironment,
+    providers: &'a BTreeMap<String, selection::ProviderConfig>,
     /// How many answers there were already; a recording goes on after them.
     turns: usize,
 }
@@ -579,21 +569,26 @@ struct Parts {
     held: HeldLayer,
     author: Author,
     directory: String,
+    configured: Configured,
     providers: ProviderEnvironment,
     models: Vec<String>,
 }
 
-/// The configured limits, with what a person wants lower.
-fn lowered(limits: Limits, wishes: &BTreeMap<String, u64>) -> Result<Lowered, String> {
-    let mut named = Vec::new();
-    for (name, wish) in wishes {
-        let Some(resource) = Resource::named(name) else {
-            let all = Resource::ALL.map(Resource::word).join(", ");
-            return Err(format!("there is no budget `{name}`; there are {all}"));
-        };
-        named.push((resource, wish.saturating_mul(resource.unit())));
+/// What was asked for and cannot be had is refused, never left out.
+fn can_do(start: &Start, limits: Limits) -> Result<(), Refused> {
+    let refuse = |what: String| Err(Refused::new(ErrorCode::InvalidParams, what));
+    let lowered = match lowered(limits, &start.budget) {
+        Ok(lowered) => lowered,
+        Err(why) => return refuse(why),
+    };
+    match lowered.refused.first() {
+        Some(which) => refuse(format!(
+            "`{}` can only be lower than what is configured: {}",
+            which.word(),
+            limits.of(*which) / which.unit()
+        )),
+        None => Ok(()),
     }
-    Ok(limits.lowered(&named))
 }
 
 fn no_key(model: &str, problem: Option<&String>) -> Refused {
@@ -652,48 +647,6 @@ fn skills(view: &View) -> Vec<Skill> {
     found
 }
 
-fn provider(
-    (name, config): (&String, &fluffy_config::Provider),
-) -> (String, selection::ProviderConfig) {
-    let wire = config.wire.map(|wire| match wire {
-        fluffy_config::Wire::Responses => selection::WireChoice::Responses,
-        fluffy_config::Wire::Chat => selection::WireChoice::Chat,
-    });
-    let key = config.api_key.as_ref().map(|key| match key {
-        fluffy_config::KeySource::Env(name) => selection::KeySource::Env(name.clone()),
-        fluffy_config::KeySource::Keyring(name) => selection::KeySource::Keyring(name.clone()),
-    });
-    let config = selection::ProviderConfig {
-        base_url: config.base_url.clone(),
-        wire,
-        api_key: key,
-    };
-    (name.clone(), config)
-}
-
-fn overrides(tests: &fluffy_config::Tests) -> Overrides {
-    let written = |command: &Vec<String>| CommandOverride {
-        command: command.clone(),
-        format: Format::Auto,
-        directory: "/".to_owned(),
-    };
-    let integration = tests.integration.iter();
-    let integration = integration.map(|(name, command)| (name.clone(), written(command)));
-    let (command, report) = (&tests.coverage.command, &tests.coverage.report);
-    let says = command.is_some() || report.is_some();
-    // Half of it is refused where it is used.
-    let coverage = says.then(|| CoverageCommand {
-        command: command.clone().unwrap_or_default(),
-        report: report.clone().unwrap_or_default(),
-    });
-    Overrides {
-        commands: tests.command.iter().map(written).collect(),
-        integration: integration.collect(),
-        coverage,
-        ..Overrides::default()
-    }
-}
-
 fn task_limits(tasks: &fluffy_config::Tasks) -> TaskLimits {
     let slots = |count: u64| u16::try_from(count).unwrap_or(u16::MAX);
     let mut limits = TaskLimits {
@@ -729,16 +682,5 @@ fn store(workshop: &Arc<Workshop>, containers: &Arc<Containers>) -> Store {
     Store {
         look: Arc::new(own_memory),
         give_back: Arc::new(give_back),
-    }
-}
-
-fn limits(budget: &fluffy_config::Budget) -> Limits {
-    Limits {
-        calls_per_turn: budget.tool_calls,
-        turns: budget.turns,
-        tokens: budget.tokens,
-        money: budget.cost_cents.saturating_mul(10_000),
-        time: budget.wall_time,
-        depth: budget.subagent_depth,
     }
 }

@@ -41,23 +41,30 @@ pub(super) fn put_up(here: &Here, project: &Path) -> Result<(), Failure> {
     for folder in &write {
         // What is not there cannot be kept open.
         if !folder.exists() {
-            let made = std::fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(folder);
-            made.map_err(|error| failure::no_folder(folder, &error))?;
+            private_folder(folder).map_err(|error| failure::no_folder(folder, &error))?;
         }
     }
     let witnesses = here.settings.values().ledger.witness.iter();
     // Copies are put in their place whole, so their folder is written to.
     write.extend(witnesses.filter_map(|path| path.parent().map(Path::to_owned)));
     let mut read: Vec<PathBuf> = SYSTEM.map(PathBuf::from).into();
-    read.extend(here.paths.config_file.parent().map(Path::to_owned));
+    let configuration = here.paths.config_file.parent();
+    if let Some(folder) = configuration {
+        // What is configured later is read too. Where the folder cannot be
+        // made, nothing can be configured either.
+        let _ = private_folder(folder);
+        read.push(folder.to_owned());
+    }
     read.extend(std::env::current_exe());
     confine(Role::Kernel, &Reach { read, write }).map_err(|error| {
         let fix = "the kernel does not run without its walls; `fluffy doctor` says what is missing";
         Failure::of(ExitCode::Internal, &error, fix)
     })
+}
+
+fn private_folder(path: &Path) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(path)
 }
 
 /// Walls for the egress process.

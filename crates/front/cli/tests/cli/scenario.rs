@@ -6,6 +6,7 @@
 //! are the processes of a session; `crowded` is two sessions where there is
 //! room for one; `keyring` is where keys come from.
 
+mod configured;
 mod contained;
 mod covered;
 mod crowded;

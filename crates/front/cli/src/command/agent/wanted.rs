@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use fluffy_base::Span;
 use fluffy_config::KeySource;
+use fluffy_config::keys::{KEYS, Key};
 use fluffy_kernel::agent::explain;
 use fluffy_kernel::api::{Presence, ProviderEnvironment, Start};
 use fluffy_kernel::commit::Author;
@@ -68,10 +69,12 @@ pub(crate) fn providers(here: &Here, models: &[String]) -> ProviderEnvironment {
             Some(KeySource::Env(name)) => Some(name.as_str()),
             Some(KeySource::Keyring(_)) | None => None,
         });
+    let own: Vec<String> = KEYS.iter().map(Key::env_name).collect();
     let mut found = ProviderEnvironment {
         addresses: variables(ADDRESS_VARIABLES.iter().copied()),
         keys: variables(KEY_VARIABLES.iter().copied().chain(named)),
         problems: BTreeMap::new(),
+        settings: variables(own.iter().map(String::as_str)),
     };
     for (provider, settings) in configured {
         let is_used = |model: &String| match model.split('/').next() {
