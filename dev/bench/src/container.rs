@@ -92,6 +92,7 @@ async fn launch(root: &Path, socket: &Path) -> Result<LauncherHandle> {
     let settings = Settings {
         templates: Template::builtin(ByteSize(8 << 30)),
         projects: vec![root.join("project")],
+        plugins: None,
         layers: root.join("state/layers"),
         state: root.join("state"),
         tools: Vec::new(),

@@ -60,6 +60,7 @@ impl Ground {
         let settings = Settings {
             templates: Template::builtin(ByteSize(8 << 30)),
             projects: vec![root.path().join("project")],
+            plugins: None,
             layers: root.path().join("state/layers"),
             state: root.path().join("state"),
             tools: Vec::new(),

@@ -82,6 +82,7 @@ impl Trial<'_> {
         let settings = Settings {
             templates,
             projects: vec![root.join("project")],
+            plugins: None,
             layers: root.join("state/layers"),
             state: root.join("state"),
             tools: Vec::new(),

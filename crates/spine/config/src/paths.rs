@@ -71,6 +71,8 @@ pub struct Paths {
     pub checkpoints_dir: PathBuf,
     /// Reviewed copies of projects' policies and configurations.
     pub pins_dir: PathBuf,
+    /// Installed plugins, and what they keep.
+    pub plugins_dir: PathBuf,
     /// The project, if the command is run in one.
     pub project_root: Option<PathBuf>,
     default_ledger_dir: PathBuf,
@@ -105,6 +107,7 @@ impl Paths {
             keys_dir: state_dir.join("keys"),
             checkpoints_dir: state_dir.join("checkpoints"),
             pins_dir: state_dir.join("pins"),
+            plugins_dir: state_dir.join("plugins"),
             default_ledger_dir: state_dir.join("ledger"),
             state_dir,
             project_root: project_root.map(Path::to_owned),
@@ -145,6 +148,7 @@ impl Paths {
             &self.keys_dir,
             &self.checkpoints_dir,
             &self.pins_dir,
+            &self.plugins_dir,
         ] {
             create_private(directory)?;
             // Again, now that it exists: a link may lead anywhere.

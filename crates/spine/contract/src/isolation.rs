@@ -67,6 +67,41 @@ pub struct SandboxSpec {
     /// A shorter life than the template's.
     #[serde(default)]
     pub time: Option<Span>,
+    /// The folders of a plugin, seen at their own paths.
+    #[serde(default)]
+    pub plugin: Option<PluginMount>,
+    /// Less than the template's limits; more is refused.
+    #[serde(default)]
+    pub limits: SmallerLimits,
+}
+
+/// The folders of a plugin.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PluginMount {
+    /// What was installed, read-only.
+    pub files: PathBuf,
+    /// What it may write and keep.
+    #[serde(default)]
+    pub data: Option<PathBuf>,
+    /// Where its sockets are met from outside; empty when it starts.
+    #[serde(default)]
+    pub meeting: Option<PathBuf>,
+}
+
+/// Limits below a template's own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SmallerLimits {
+    /// Memory of all processes together.
+    #[serde(default)]
+    pub memory: Option<ByteSize>,
+    /// Thousandths of a processor.
+    #[serde(default)]
+    pub cpu_milli: Option<u32>,
+    /// Processes and threads at once.
+    #[serde(default)]
+    pub pids: Option<u32>,
 }
 
 /// Where the writes of a sandbox go.

@@ -126,7 +126,9 @@ pub(crate) fn plan(error: &PlanError) -> Failure {
         ),
         PlanError::NotNormal { .. } => Some("write the path out".to_owned()),
         PlanError::Variable { .. } => Some("set it inside, in the command itself".to_owned()),
-        PlanError::Time { .. } => Some("ask for less, or add a template to the policy".to_owned()),
+        PlanError::Time { .. } | PlanError::Limit { .. } => {
+            Some("ask for less, or add a template to the policy".to_owned())
+        }
         PlanError::TooManyHidden { .. } => Some(
             "move them into one directory that policy denies as a whole, or allow reading some"
                 .to_owned(),

@@ -8,6 +8,7 @@
 
 mod environment;
 mod hidden;
+mod plugin;
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -46,6 +47,9 @@ pub struct Settings {
     pub state: PathBuf,
     /// Read-only directories of tools outside `/usr`.
     pub tools: Vec<PathBuf>,
+    /// Where plugins are; only folders below it can be a plugin's.
+    #[serde(default)]
+    pub plugins: Option<PathBuf>,
     /// Which engine makes the namespaces.
     pub engine: Engine,
 }
@@ -130,7 +134,7 @@ pub enum Mount {
         /// Where it is seen.
         inside: PathBuf,
     },
-    /// A host path that may be written: a layer's tree, nothing else.
+    /// A host path that may be written: a layer's tree, or a plugin's own.
     Writable {
         /// Where it is.
         host: PathBuf,
@@ -364,6 +368,14 @@ pub enum PlanError {
         /// The template.
         template: String,
     },
+    /// A limit above the template's.
+    #[error("more {what} than template `{template}` allows")]
+    Limit {
+        /// Of what.
+        what: &'static str,
+        /// The template.
+        template: String,
+    },
 }
 
 impl Plan {
@@ -379,6 +391,7 @@ impl Plan {
     ) -> Result<Self, PlanError> {
         let template = find_template(spec, settings)?;
         check_paths(spec, settings)?;
+        plugin::check(spec, settings)?;
         hidden::check(spec, settings.engine)?;
         let mut mounts = system_mounts(host, template);
         for path in settings.tools.iter().chain(&spec.read) {
@@ -387,6 +400,7 @@ impl Plan {
                 inside: path.clone(),
             });
         }
+        mounts.extend(plugin::mounts(spec));
         let late = project_mounts(spec);
         if matches!(spec.layer, Some(LayerMount::Overlay { .. }))
             && settings.engine != Engine::Native
@@ -403,10 +417,11 @@ impl Plan {
             network: template.network,
             seccomp: template.seccomp,
             reach: reach(spec, settings, host),
-            watched: spec.layer.as_ref().map(|layer| match layer {
-                LayerMount::Overlay { upper, .. } => upper.clone(),
-                LayerMount::Tree { tree } => tree.clone(),
-            }),
+            watched: match &spec.layer {
+                Some(LayerMount::Overlay { upper, .. }) => Some(upper.clone()),
+                Some(LayerMount::Tree { tree }) => Some(tree.clone()),
+                None => plugin::data(spec),
+            },
             mounts,
             late,
             scratch: None,
@@ -453,6 +468,8 @@ impl Plan {
             }
         }
         write.push(scratch.clone());
+        read.extend(plugin::read(spec));
+        write.extend(plugin::write(spec));
         self.reach = Reach { read, write };
         self.mounts = Vec::new();
         self.late = Vec::new();
@@ -691,15 +708,38 @@ fn limits(spec: &SandboxSpec, template: &Template) -> Result<Limits, PlanError> 
             Lifetime::Total(asked)
         }
     };
+    let less = &spec.limits;
+    let (memory, pids) = (less.memory, less.pids);
+    let pids = within(pids, template.pids, "processes", template)?;
     Ok(Limits {
-        memory: template.memory,
-        cpu_milli: template.cpu_milli,
-        pids: template.pids,
-        user_pids: template.pids.saturating_add(1),
+        memory: within(memory, template.memory, "memory", template)?,
+        cpu_milli: match (less.cpu_milli, template.cpu_milli) {
+            (asked, Some(most)) => Some(within(asked, most, "processor time", template)?),
+            (asked, None) => asked,
+        },
+        pids,
+        user_pids: pids.saturating_add(1),
         time,
         disk: template.disk,
         file_size: template.file_size,
     })
+}
+
+/// What was asked for, if it is no more than there is.
+fn within<T: PartialOrd>(
+    asked: Option<T>,
+    most: T,
+    what: &'static str,
+    template: &Template,
+) -> Result<T, PlanError> {
+    match asked {
+        Some(asked) if asked > most => Err(PlanError::Limit {
+            what,
+            template: template.name.clone(),
+        }),
+        Some(asked) => Ok(asked),
+        None => Ok(most),
+    }
 }
 
 fn reach(spec: &SandboxSpec, settings: &Settings, host: &Host) -> Reach {
@@ -719,6 +759,8 @@ fn reach(spec: &SandboxSpec, settings: &Settings, host: &Host) -> Reach {
             (None, _) => read.push(project.clone()),
         }
     }
+    read.extend(plugin::read(spec));
+    write.extend(plugin::write(spec));
     Reach { read, write }
 }
 

@@ -112,6 +112,8 @@ impl Template {
                 ..Self::small("policy-sandbox")
             },
             Self::working("integration-test", working, Network::Restricted),
+            Self::plugin("plugin", Network::Loopback),
+            Self::plugin("plugin-net", Network::Restricted),
         ]
     }
 
@@ -178,6 +180,17 @@ impl Template {
         }
     }
 
+    /// The most that a plugin can be given; its manifest says how much less.
+    fn plugin(name: &str, network: Network) -> Self {
+        Self {
+            time: Lifetime::Owner,
+            pids: 256,
+            disk: ByteSize(GIB),
+            file_size: ByteSize(GIB),
+            ..Self::working(name, ByteSize(2 * GIB), network)
+        }
+    }
+
     /// Real test suites count threads, build large files and fill `/tmp`.
     fn working(name: &str, memory: ByteSize, network: Network) -> Self {
         Self {
@@ -205,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_five_templates_are_the_published_table() {
+    fn the_templates_are_the_published_table() {
         let templates = Template::builtin(ByteSize(24 * GIB));
         let rows: Vec<String> = templates
             .iter()
@@ -224,6 +237,8 @@ mod tests {
                 "code-executor process Loopback 4GiB None 512 Standard",
                 "policy-sandbox process None 128MiB Some(250) 5 Strict",
                 "integration-test process Restricted 4GiB None 512 StandardNet",
+                "plugin process Loopback 2GiB None 256 Standard",
+                "plugin-net process Restricted 2GiB None 256 StandardNet",
             ]
         );
     }
@@ -236,8 +251,8 @@ mod tests {
                 .unwrap();
         let machine = ByteSize(24 * GIB);
         let all = Template::all(machine, file.templates());
-        assert_eq!(all[..5], Template::builtin(machine)[..]);
-        let big = &all[5];
+        assert_eq!(all[..7], Template::builtin(machine)[..]);
+        let big = &all[7];
         assert_eq!(
             (big.name.as_str(), big.network, big.seccomp),
             ("big", Network::Restricted, Profile::StandardNet)

@@ -116,6 +116,7 @@ async fn launch(root: &Path, layers: &Path) -> Result<LauncherHandle> {
     let settings = Settings {
         templates: Template::builtin(ByteSize(8 << 30)),
         projects: vec![root.join("project")],
+        plugins: None,
         layers: layers.to_owned(),
         state: root.join("state"),
         tools: Vec::new(),

@@ -40,6 +40,7 @@ impl Kit {
         let settings = Settings {
             templates: Template::builtin(ByteSize(8 << 30)),
             projects: vec![project.clone()],
+            plugins: None,
             layers: layers.folder().to_owned(),
             state,
             tools: Vec::new(),

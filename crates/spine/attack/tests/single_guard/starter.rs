@@ -134,6 +134,7 @@ fn settings(limits: Limits, root: &Path, project: &Path, layers: &Path) -> Setti
     Settings {
         templates: vec![template],
         projects: vec![project.to_owned()],
+        plugins: None,
         layers: layers.to_owned(),
         state: root.join("state"),
         tools: vec![program.parent().unwrap().to_owned()],

@@ -11,6 +11,7 @@ fn plan(change: impl FnOnce(&mut SandboxSpec)) -> Plan {
     let settings = Settings {
         templates: Template::builtin(ByteSize(8 << 30)),
         projects: vec!["/work/project".into()],
+        plugins: None,
         layers: "/state/layers".into(),
         state: "/state".into(),
         tools: vec!["/opt/tool".into()],

@@ -99,6 +99,7 @@ impl Site {
         Settings {
             templates: Template::builtin(ByteSize(8 << 30)),
             projects: vec![self.path("project")],
+            plugins: None,
             layers: self.path("layers"),
             state: self.path("state"),
             tools: Vec::new(),

@@ -1,11 +1,14 @@
 //! What a request may and may not become.
 
+use fluffy_contract::isolation::{PluginMount, SmallerLimits};
+
 use super::*;
 
 fn settings() -> Settings {
     Settings {
         templates: Template::builtin(ByteSize(16 << 30)),
         projects: vec!["/home/ada/work".into()],
+        plugins: Some("/home/ada/.local/state/fluffy/plugins".into()),
         layers: "/home/ada/.local/state/fluffy/layers".into(),
         state: "/home/ada/.local/state/fluffy".into(),
         tools: vec!["/home/ada/.cargo".into()],
@@ -180,4 +183,96 @@ fn a_life_may_be_shorter_and_never_longer() {
         derive(&with(300_001)),
         Err(PlanError::Time { .. })
     ));
+}
+
+fn plugin(files: &str, data: &str, meeting: &str) -> SandboxSpec {
+    let below = |name: &str| PathBuf::from("/home/ada/.local/state/fluffy/plugins").join(name);
+    SandboxSpec {
+        template: "plugin".to_owned(),
+        plugin: Some(PluginMount {
+            files: below(files),
+            data: Some(below(data)),
+            meeting: Some(below(meeting)),
+        }),
+        ..SandboxSpec::default()
+    }
+}
+
+#[test]
+fn a_plugin_reads_its_files_and_writes_its_own_folders() {
+    let plan = derive(&plugin("a/files", "a/data", "m/1")).unwrap();
+    let writable = |mount: &Mount| matches!(mount, Mount::Writable { .. });
+    assert_eq!(plan.mounts.iter().filter(|one| writable(one)).count(), 2);
+    assert!(plan.late.is_empty());
+    let ends = |paths: &[PathBuf], end: &str| paths.iter().any(|path| path.ends_with(end));
+    assert!(ends(&plan.reach.read, "a/files") && !ends(&plan.reach.write, "a/files"));
+    assert!(ends(&plan.reach.write, "a/data") && ends(&plan.reach.write, "m/1"));
+    assert!(plan.watched.is_some_and(|path| path.ends_with("a/data")));
+}
+
+#[test]
+fn folders_of_a_plugin_are_its_own() {
+    for (files, data, meeting) in [
+        ("/home/ada/.ssh", "a/data", "m/1"),
+        ("a/files", "/home/ada/.local/state/fluffy", "m/1"),
+        ("a/files", "a/data", "/home/ada/.local/state/fluffy/plugins"),
+        ("a/files", "a/files/data", "m/1"),
+        ("a/files", "a", "m/1"),
+        ("a/files", "a/files", "m/1"),
+    ] {
+        let derived = derive(&plugin(files, data, meeting));
+        assert!(
+            matches!(derived, Err(PlanError::Outside { .. })),
+            "{files} {data}"
+        );
+    }
+    let dots = derive(&plugin("a/../../files", "a/data", "m/1"));
+    assert!(matches!(dots, Err(PlanError::NotNormal { .. })));
+    let none = Settings {
+        plugins: None,
+        ..settings()
+    };
+    let spec = plugin("a/files", "a/data", "m/1");
+    let made = Plan::derive(SandboxId::from_bits(1), &spec, &none, &Host::default());
+    assert!(matches!(made, Err(PlanError::Outside { .. })));
+}
+
+#[test]
+fn limits_can_be_smaller_and_never_larger() {
+    let with = |limits| SandboxSpec {
+        limits,
+        ..plugin("a/files", "a/data", "m/1")
+    };
+    let small = SmallerLimits {
+        memory: Some(ByteSize(1 << 20)),
+        cpu_milli: Some(500),
+        pids: Some(7),
+    };
+    let limits = derive(&with(small)).unwrap().limits;
+    assert_eq!(
+        (limits.memory, limits.cpu_milli),
+        (ByteSize(1 << 20), Some(500))
+    );
+    assert_eq!((limits.pids, limits.user_pids), (7, 8));
+    for large in [
+        SmallerLimits {
+            memory: Some(ByteSize(1 << 40)),
+            ..small
+        },
+        SmallerLimits {
+            pids: Some(100_000),
+            ..small
+        },
+    ] {
+        assert!(matches!(derive(&with(large)), Err(PlanError::Limit { .. })));
+    }
+    let provider = SandboxSpec {
+        template: "ai-provider".to_owned(),
+        limits: SmallerLimits {
+            cpu_milli: Some(501),
+            ..SmallerLimits::default()
+        },
+        ..SandboxSpec::default()
+    };
+    assert!(matches!(derive(&provider), Err(PlanError::Limit { .. })));
 }

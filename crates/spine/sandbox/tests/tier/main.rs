@@ -32,4 +32,5 @@ mod hidden;
 mod kit;
 mod lifecycle;
 mod limits;
+mod plugin;
 mod pool;

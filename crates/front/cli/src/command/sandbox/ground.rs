@@ -197,6 +197,7 @@ impl Ground {
         Settings {
             templates: self.templates.clone(),
             projects: vec![self.project.clone()],
+            plugins: Some(here.paths.plugins_dir.clone()),
             layers: layers.to_owned(),
             state: here.paths.state_dir.join("sandboxes"),
             tools: self.tools.clone(),

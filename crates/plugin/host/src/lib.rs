@@ -1,0 +1,14 @@
+//! Runs plugins: each in its sandbox, with exactly what it was granted.
+//!
+//! A plugin is an untrusted process that speaks one of three protocols; all
+//! three end in a [`Connection`]. What a plugin asks back goes through
+//! [`Services`], and there through policy. Never starts anything outside a
+//! sandbox, never decides. Start reading with [`connection`].
+
+pub mod connection;
+pub mod log;
+pub mod room;
+pub mod services;
+
+pub use connection::{CallPluginError, Connection, Gone, StartPluginError};
+pub use services::{ServiceError, Services};

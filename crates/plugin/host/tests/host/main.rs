@@ -1,0 +1,14 @@
+//! Plugins in real sandboxes, under a real policy, with a real ledger.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "tests"
+)]
+
+mod kit;
+mod room;
+mod services;
