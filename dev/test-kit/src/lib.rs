@@ -4,7 +4,7 @@
 //! `xtask`). Start with [`PrivatePostgres`] for a server of one's own,
 //! [`FreshDatabase`] for a database in the shared one, [`EngineKind`] for a
 //! container engine, [`TestContext`] for the built `fluffy` in a clean home,
-//! [`Guest`] for a kernel of one's own.
+//! [`Guest`] for a kernel of one's own, [`PublishedServers`] for foreign ones.
 
 mod account;
 mod context;
@@ -13,6 +13,7 @@ mod guest;
 mod lifeline;
 mod permit;
 mod postgres;
+mod published;
 mod seed;
 mod skip;
 mod wait;
@@ -22,6 +23,7 @@ pub use engine::{EngineKind, PrivateEngine, TestEngine};
 pub use guest::{EMULATOR, Guest, GuestImage, GuestKernel};
 pub use permit::permit;
 pub use postgres::{FreshDatabase, POSTGRES_ENV, PrivatePostgres};
+pub use published::PublishedServers;
 pub use seed::{CAMPAIGN_ENV, SEED_ENV, Seed, campaign};
 pub use skip::{SKIPS_ENV, record_skip};
 pub use wait::wait_for;

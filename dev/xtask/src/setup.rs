@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::Result;
-use fluffy_test_kit::{EMULATOR, GuestKernel, PrivatePostgres};
+use fluffy_test_kit::{EMULATOR, GuestKernel, PrivatePostgres, PublishedServers};
 
 use crate::output;
 use crate::process::{capture, find_program, run};
@@ -163,10 +163,22 @@ pub(crate) fn run_setup(workspace: &Workspace) -> Result<Outcome> {
         return Ok(Outcome::Failed(problem));
     }
     let installed = install_packages()?;
-    Ok(match (installed, fetch_kernel(&workspace.target)) {
-        (Outcome::Passed(_), Some(problem)) => Outcome::Failed(problem),
-        (outcome, _) => outcome,
+    let fetched = || fetch_kernel(&workspace.target).or_else(|| fetch_servers(&workspace.target));
+    Ok(match installed {
+        Outcome::Passed(text) => match fetched() {
+            Some(problem) => Outcome::Failed(problem),
+            None => Outcome::Passed(text),
+        },
+        outcome => outcome,
     })
+}
+
+/// Fetches the servers that plugins are tried with; the text says why not.
+fn fetch_servers(target: &Path) -> Option<String> {
+    let error = PublishedServers::fetch(target).err()?;
+    Some(format!(
+        "the published servers cannot be fetched: {error:#}"
+    ))
 }
 
 /// Fetches the kernel that guests boot; the text says why it could not.

@@ -7,6 +7,7 @@
 
 pub mod connection;
 pub mod log;
+pub mod mcp;
 pub mod room;
 pub mod services;
 

@@ -10,5 +10,7 @@
 )]
 
 mod kit;
+mod mcp;
+mod published;
 mod room;
 mod services;
