@@ -200,7 +200,8 @@ fn index_of(name: &str) -> Option<ActionIndex> {
 }
 
 /// Whether this is a plugin's name: `[a-z][a-z0-9-]{1,63}`.
-pub(crate) fn is_plugin_name(text: &str) -> bool {
+#[must_use]
+pub fn is_plugin_name(text: &str) -> bool {
     let mut bytes = text.bytes();
     (2..=64).contains(&text.len())
         && bytes.next().is_some_and(|first| first.is_ascii_lowercase())

@@ -143,6 +143,39 @@ impl Pattern {
         self.text == "*"
     }
 
+    /// Whether everything that `other` matches is matched by this one too.
+    ///
+    /// A yes is certain. A pattern cannot name a literal `*`, so the stars of
+    /// `other` are only ever matched by stars that span as much.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        let covered = |text: String| Capability::parse(text).is_ok_and(|one| self.matches(&one));
+        let plain = other.pieces.len();
+        let segments: Vec<&str> = match &other.path {
+            None => other.text.split('.').collect(),
+            Some(_) => other.text.splitn(plain + 1, '.').collect(),
+        };
+        // Whatever spans one segment or name is asked to span two as well.
+        let mut longer = segments.iter().enumerate().map(|(at, segment)| {
+            let more = match (*segment, at == plain) {
+                ("*", false) => "*.*".to_owned(),
+                (path, true) if path.ends_with('*') => format!("{path}/*"),
+                (segment, _) => segment.to_owned(),
+            };
+            let before = segments.get(..at).unwrap_or_default();
+            let after = segments.get(at + 1..).unwrap_or_default();
+            [before, &[more.as_str()], after].concat().join(".")
+        });
+        // A last `*` takes a path too, which no other piece does.
+        let path = match other.pieces.last() {
+            Some(Piece::Any) if other.path.is_none() => {
+                format!("{}/a", other.text.trim_end_matches('*'))
+            }
+            _ => other.text.clone(),
+        };
+        covered(other.text.clone()) && longer.all(covered) && covered(path)
+    }
+
     /// The pattern as it was written.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -490,6 +523,63 @@ mod tests {
                 expected,
                 "{pattern} {capability}"
             );
+        }
+    }
+
+    #[test]
+    fn covering_is_about_every_capability() {
+        let covers = |wide: &str, narrow: &str| {
+            Pattern::parse(wide)
+                .unwrap()
+                .covers(&Pattern::parse(narrow).unwrap())
+        };
+        for (wide, narrow) in [
+            ("*", "fs.read./docs/*"),
+            ("fs.*", "fs.read./docs/*"),
+            ("fs.read./docs/*", "fs.read./docs/private/*"),
+            ("fs.read./docs/*", "fs.read./docs/a"),
+            ("fs.read./d*s/*", "fs.read./docs/*"),
+            ("net.connect.*", "net.connect.*.example.com:443"),
+            ("net.connect.*.com:443", "net.connect.*.example.com:443"),
+            ("exec.*", "exec.*"),
+            ("*.*", "exec.*"),
+        ] {
+            assert!(covers(wide, narrow), "{wide} {narrow}");
+        }
+        for (wide, narrow) in [
+            ("fs.read./docs/*", "fs.read./*"),
+            ("fs.read./docs/*/*", "fs.read./docs/*"),
+            ("fs.read./docs/*/x", "fs.read./docs/*"),
+            (
+                "net.connect.**.example.com:443",
+                "net.connect.*.example.com:443",
+            ),
+            (
+                "net.connect.a*.example.com:443",
+                "net.connect.*.example.com:443",
+            ),
+            ("exec.**", "exec.*"),
+            ("exec.*.*", "exec.*"),
+            ("*.**", "exec.*"),
+            ("exec.run", "exec.*"),
+        ] {
+            assert!(!covers(wide, narrow), "{wide} {narrow}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn what_is_covered_is_matched(
+            wide in "[ab*]{1,2}(\\.[ab*]{1,2}){0,3}(\\./?[ab*]{1,2}(/[ab*]{1,2}){0,2})?",
+            narrow in "[ab*]{1,2}(\\.[ab*]{1,2}){0,3}(\\./?[ab*]{1,2}(/[ab*]{1,2}){0,2})?",
+            one in "[ab]{1,2}(\\.[ab]{1,2}){0,4}(\\./?[ab]{1,2}(/[ab]{1,2}){0,3})?",
+        ) {
+            let (wide, narrow) = (Pattern::parse(&wide).unwrap(), Pattern::parse(&narrow).unwrap());
+            let one = Capability::parse(one).unwrap();
+            if wide.covers(&narrow) && narrow.matches(&one) {
+                proptest::prop_assert!(wide.matches(&one));
+            }
+            proptest::prop_assert!(narrow.covers(&narrow), "{}", narrow);
         }
     }
 

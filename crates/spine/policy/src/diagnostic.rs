@@ -74,7 +74,7 @@ impl RefusedText {
 
 /// Collects findings while a text is read; keeps the first hundred.
 #[derive(Debug, Default)]
-pub(crate) struct Findings {
+pub struct Findings {
     list: Vec<Diagnostic>,
     errors: usize,
 }
@@ -82,7 +82,8 @@ pub(crate) struct Findings {
 const MAX_FINDINGS: usize = 100;
 
 impl Findings {
-    pub(crate) fn error(
+    /// Notes an error; the text will be refused.
+    pub fn error(
         &mut self,
         place: Place,
         what: impl Into<String>,
@@ -93,7 +94,8 @@ impl Findings {
         self.push(Severity::Error, place, what.into(), why, help.into());
     }
 
-    pub(crate) fn warn(
+    /// Notes what is legal and pointless.
+    pub fn warn(
         &mut self,
         place: Place,
         what: impl Into<String>,
@@ -118,7 +120,10 @@ impl Findings {
     }
 
     /// The value with its warnings, or the refusal.
-    pub(crate) fn finish<T>(
+    ///
+    /// # Errors
+    /// When any error was noted, or there is no value.
+    pub fn finish<T>(
         mut self,
         file: &str,
         value: Option<T>,

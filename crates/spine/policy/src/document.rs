@@ -68,7 +68,7 @@ impl PolicyFile {
     /// Everything that is wrong with the text.
     pub fn parse(text: &str, origin: Origin) -> Result<Self, RefusedText> {
         let mut reader = Reader::default();
-        let file = yaml::read(text, &mut reader.findings).and_then(|root| {
+        let file = yaml::read(text, yaml::POLICY, &mut reader.findings).and_then(|root| {
             FileReader {
                 reader: &mut reader,
                 origin,

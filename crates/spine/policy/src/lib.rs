@@ -77,7 +77,7 @@ pub mod host;
 mod index;
 mod lint;
 pub mod path;
-mod reader;
+pub mod reader;
 pub mod record;
 pub mod request;
 pub mod role;
@@ -92,7 +92,7 @@ pub mod trial;
 mod window;
 pub mod wire;
 pub mod word;
-mod yaml;
+pub mod yaml;
 
 pub use decision::{Decision, Permit, Refusal, Verdict};
 pub use engine::{Engine, Sources};

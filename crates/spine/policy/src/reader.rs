@@ -1,8 +1,8 @@
 //! Typed reading of YAML nodes, with a finding for everything that is off.
 //!
-//! Knows shapes and words but no policy; [`crate::document`] and
-//! [`crate::table`] say which fields exist. Each function answers `None` after
-//! it has put an error into the findings.
+//! Knows shapes and words but no policy; [`crate::document`], [`crate::table`]
+//! and the manifests of plugins say which fields exist. Each function answers
+//! `None` after it has put an error into the findings.
 
 use std::str::FromStr;
 
@@ -18,39 +18,47 @@ use crate::yaml::{Key, Node, Value};
 /// The most values one list may have.
 const MAX_LIST: usize = 4096;
 
+/// Reads nodes, and remembers what is wrong with them.
 #[derive(Debug, Default)]
-pub(crate) struct Reader {
-    pub(crate) findings: Findings,
+pub struct Reader {
+    /// What was found so far.
+    pub findings: Findings,
 }
 
 /// The fields of one mapping, all of them known.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Fields<'n> {
-    pub(crate) place: Place,
+pub struct Fields<'n> {
+    /// Where the mapping begins.
+    pub place: Place,
     entries: &'n [(Key<'n>, Node<'n>)],
 }
 
 impl<'n> Fields<'n> {
-    pub(crate) fn get(&self, name: &str) -> Option<&'n Node<'n>> {
+    /// The value of a field, if it is there.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&'n Node<'n>> {
         let found = self.entries.iter().find(|(key, _)| key.text == name);
         found.map(|(_, node)| node)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'n Key<'n>, &'n Node<'n>)> {
+    /// Every field in the order of the text.
+    pub fn iter(&self) -> impl Iterator<Item = (&'n Key<'n>, &'n Node<'n>)> {
         self.entries.iter().map(|(key, node)| (key, node))
     }
 }
 
 /// A text and where it stands.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Placed<'n> {
-    pub(crate) text: &'n str,
-    pub(crate) place: Place,
+pub struct Placed<'n> {
+    /// The text.
+    pub text: &'n str,
+    /// Where.
+    pub place: Place,
 }
 
 impl Reader {
     /// The fields of a mapping; unknown ones are errors.
-    pub(crate) fn fields<'n>(
+    pub fn fields<'n>(
         &mut self,
         node: &'n Node<'n>,
         what: &str,
@@ -66,7 +74,7 @@ impl Reader {
     }
 
     /// The entries of a mapping whose names are free.
-    pub(crate) fn entries<'n>(&mut self, node: &'n Node<'n>, what: &str) -> Option<Fields<'n>> {
+    pub fn entries<'n>(&mut self, node: &'n Node<'n>, what: &str) -> Option<Fields<'n>> {
         match &node.value {
             Value::Map(entries) => Some(Fields {
                 place: node.place,
@@ -93,11 +101,12 @@ impl Reader {
         );
     }
 
-    pub(crate) fn missing(&mut self, place: Place, what: &str, field: &str, help: &str) {
+    /// Says that a field is not there.
+    pub fn missing(&mut self, place: Place, what: &str, field: &str, help: &str) {
         self.findings.error(
             place,
             format!("{what} has no `{field}`"),
-            "nothing is assumed in a policy",
+            "nothing is assumed",
             help,
         );
     }
@@ -117,7 +126,8 @@ impl Reader {
         );
     }
 
-    pub(crate) fn text<'n>(&mut self, node: &'n Node<'n>, what: &str) -> Option<Placed<'n>> {
+    /// A single value.
+    pub fn text<'n>(&mut self, node: &'n Node<'n>, what: &str) -> Option<Placed<'n>> {
         match &node.value {
             Value::Text { text, .. } => Some(Placed {
                 text,
@@ -131,7 +141,7 @@ impl Reader {
     }
 
     /// The nodes of a list.
-    pub(crate) fn list<'n>(&mut self, node: &'n Node<'n>, what: &str) -> Option<&'n [Node<'n>]> {
+    pub fn list<'n>(&mut self, node: &'n Node<'n>, what: &str) -> Option<&'n [Node<'n>]> {
         match &node.value {
             Value::List(items) => Some(items),
             _ => {
@@ -142,7 +152,7 @@ impl Reader {
     }
 
     /// One text or a list of texts.
-    pub(crate) fn texts<'n>(&mut self, node: &'n Node<'n>, what: &str) -> Option<Vec<Placed<'n>>> {
+    pub fn texts<'n>(&mut self, node: &'n Node<'n>, what: &str) -> Option<Vec<Placed<'n>>> {
         let items = match &node.value {
             Value::Text { text, .. } => {
                 return Some(vec![Placed {
@@ -155,8 +165,8 @@ impl Reader {
                 self.findings.error(
                     node.place,
                     format!("{what} has more than {MAX_LIST} values"),
-                    "a policy is bounded",
-                    "split the rule",
+                    "every list is bounded",
+                    "shorten it",
                 );
                 return None;
             }
@@ -186,7 +196,8 @@ impl Reader {
         words.into_iter().collect()
     }
 
-    pub(crate) fn word<T: FromStr<Err = UnknownWord>>(&mut self, placed: Placed<'_>) -> Option<T> {
+    /// A word of a closed list.
+    pub fn word<T: FromStr<Err = UnknownWord>>(&mut self, placed: Placed<'_>) -> Option<T> {
         let error = match placed.text.parse() {
             Ok(word) => return Some(word),
             Err(error) => error,
@@ -204,7 +215,8 @@ impl Reader {
         None
     }
 
-    pub(crate) fn flag(&mut self, node: &Node<'_>, what: &str) -> Option<bool> {
+    /// `true` or `false`, unquoted.
+    pub fn flag(&mut self, node: &Node<'_>, what: &str) -> Option<bool> {
         match &node.value {
             Value::Text { text, plain: true } if text == "true" => Some(true),
             Value::Text { text, plain: true } if text == "false" => Some(false),
@@ -220,7 +232,8 @@ impl Reader {
         }
     }
 
-    pub(crate) fn size(&mut self, node: &Node<'_>, what: &str) -> Option<u64> {
+    /// A number of bytes such as `100KiB`.
+    pub fn size(&mut self, node: &Node<'_>, what: &str) -> Option<u64> {
         let placed = self.text(node, what)?;
         self.size_of(placed, placed.text)
     }
@@ -240,7 +253,8 @@ impl Reader {
         }
     }
 
-    pub(crate) fn count(&mut self, node: &Node<'_>, what: &str) -> Option<u64> {
+    /// A whole number.
+    pub fn count(&mut self, node: &Node<'_>, what: &str) -> Option<u64> {
         let placed = self.text(node, what)?;
         self.count_of(placed, placed.text)
     }
@@ -253,7 +267,7 @@ impl Reader {
             self.findings.error(
                 placed.place,
                 format!("`{shown}` is not a whole number"),
-                "lines are counted",
+                "this is counted",
                 "write for example `500`",
             );
         }
@@ -353,7 +367,8 @@ fn glob_help(error: &GlobError) -> &'static str {
 }
 
 /// The known word that is probably meant.
-pub(crate) fn nearest<'w>(text: &str, words: &[&'w str]) -> Option<&'w str> {
+#[must_use]
+pub fn nearest<'w>(text: &str, words: &[&'w str]) -> Option<&'w str> {
     let close = words.iter().filter(|word| distance(text, word) <= 2);
     close.min_by_key(|word| distance(text, word)).copied()
 }

@@ -310,7 +310,7 @@ mod tests {
     }
 
     fn read(text: &str) -> Value {
-        json_of(&yaml::read(text, &mut Findings::default()).unwrap())
+        json_of(&yaml::read(text, yaml::POLICY, &mut Findings::default()).unwrap())
     }
 
     #[test]

@@ -96,7 +96,7 @@ impl TestTable {
     /// Everything that is wrong with the text.
     pub fn parse(text: &str) -> Result<Self, RefusedText> {
         let mut reader = Reader::default();
-        let table = yaml::read(text, &mut reader.findings).and_then(|root| {
+        let table = yaml::read(text, yaml::POLICY, &mut reader.findings).and_then(|root| {
             let digest = Digest::of(text.as_bytes());
             read_table(&mut reader, &root, digest)
         });

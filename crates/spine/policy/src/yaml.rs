@@ -1,9 +1,10 @@
 //! YAML as a tree in which each key and value knows its place.
 //!
-//! Reads the plain part of YAML that policies need. Anchors, aliases, tags,
-//! merge keys, directives and further documents are refused: each lets a text
-//! mean something other than what a reviewer sees. All sizes are bounded
-//! before anything is built. What the tree means is for [`crate::document`].
+//! Reads the plain part of YAML that policies and manifests need. Anchors,
+//! aliases, tags, merge keys, directives and further documents are refused:
+//! each lets a text mean something other than what a reviewer sees. All sizes
+//! are bounded before anything is built. What the tree means is for
+//! [`crate::document`] and for the manifests of plugins.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -12,43 +13,66 @@ use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 
 use crate::diagnostic::{Findings, Place};
 
-/// The largest text, in bytes; checked before parsing.
-pub(crate) const MAX_BYTES: usize = 8 << 20;
-
 /// The longest single value, in bytes.
-pub(crate) const MAX_SCALAR: usize = 64 << 10;
+const MAX_SCALAR: usize = 64 << 10;
 
-const MAX_DEPTH: usize = 12;
 const MAX_NODES: usize = 2_000_000;
+
+/// How large a text may be; checked before and while it is parsed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Bytes of the whole text.
+    pub bytes: usize,
+    /// How deep lists and mappings may lie in each other.
+    pub depth: usize,
+}
+
+/// What a policy or a test table may be.
+pub(crate) const POLICY: Bounds = Bounds {
+    bytes: 8 << 20,
+    depth: 12,
+};
 
 /// One value and where it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Node<'t> {
-    pub(crate) place: Place,
-    pub(crate) value: Value<'t>,
+pub struct Node<'t> {
+    /// Where.
+    pub place: Place,
+    /// What.
+    pub value: Value<'t>,
 }
 
+/// A value, not yet of any type.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Value<'t> {
+pub enum Value<'t> {
+    /// Nothing, written so or left out.
     Null,
-    /// `plain` tells `true` from `"true"`.
+    /// A single value; `plain` tells `true` from `"true"`.
     Text {
+        /// As it reads, without quotes.
         text: Cow<'t, str>,
+        /// Whether it stood there without quotes.
         plain: bool,
     },
+    /// Values in their order.
     List(Vec<Node<'t>>),
+    /// Fields in their order; no name is there twice.
     Map(Vec<(Key<'t>, Node<'t>)>),
 }
 
+/// The name of a field and where it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Key<'t> {
-    pub(crate) place: Place,
-    pub(crate) text: Cow<'t, str>,
+pub struct Key<'t> {
+    /// Where.
+    pub place: Place,
+    /// The name.
+    pub text: Cow<'t, str>,
 }
 
 /// Reads one document; `None` after an error, which is then in `findings`.
-pub(crate) fn read<'t>(text: &'t str, findings: &mut Findings) -> Option<Node<'t>> {
-    if text.len() > MAX_BYTES {
+pub fn read<'t>(text: &'t str, bounds: Bounds, findings: &mut Findings) -> Option<Node<'t>> {
+    let Bounds { bytes, depth } = bounds;
+    if text.len() > bytes {
         findings.error(
             Place {
                 line: 1,
@@ -57,15 +81,15 @@ pub(crate) fn read<'t>(text: &'t str, findings: &mut Findings) -> Option<Node<'t
                 length: 0,
             },
             format!("the text has {} bytes", text.len()),
-            "a policy is read whole, so its size is bounded before it is parsed",
-            format!("keep it under {MAX_BYTES} bytes"),
+            "a file is read whole, so its size is bounded before it is parsed",
+            format!("keep it under {bytes} bytes"),
         );
         return None;
     }
     let options = granit_parser::options! {
         disallow_directives: true,
-        flow_nesting_limit: MAX_DEPTH,
-        block_nesting_limit: MAX_DEPTH,
+        flow_nesting_limit: depth,
+        block_nesting_limit: depth,
     };
     let mut tree = Tree {
         open: Vec::new(),
@@ -157,7 +181,7 @@ impl<'t> Tree<'t> {
                     return Err(Refusal {
                         place,
                         what: format!("a value of {} bytes", text.len()),
-                        why: "no field of a policy needs more than 64 KiB",
+                        why: "no field needs more than 64 KiB",
                         help: "shorten it",
                     });
                 }
@@ -193,7 +217,7 @@ impl<'t> Tree<'t> {
             Event::DocumentStart(..) if self.root.is_some() => Err(Refusal {
                 place,
                 what: "a second document".to_owned(),
-                why: "a policy is one document, so that nothing hides behind a `---`",
+                why: "a file is one document, so that nothing hides behind a `---`",
                 help: "remove the `---` and what follows it",
             }),
             _ => Ok(()),
@@ -206,7 +230,7 @@ impl<'t> Tree<'t> {
             return Err(Refusal {
                 place: node.place,
                 what: "too many values".to_owned(),
-                why: "a policy is bounded",
+                why: "a file is bounded",
                 help: "split it or remove what is not needed",
             });
         }
@@ -228,7 +252,7 @@ fn key_of(node: Node<'_>) -> Result<Key<'_>, Refusal> {
         Value::Text { text, plain: true } if text == "<<" => Err(Refusal {
             place,
             what: "a merge key `<<`".to_owned(),
-            why: "a reviewer must see what a rule says where it stands",
+            why: "a reviewer must see what a field says where it stands",
             help: "write the fields out",
         }),
         Value::Text { text, .. } => Ok(Key { place, text }),
@@ -246,7 +270,7 @@ fn refuse_indirection(event: &Event<'_>, place: Place) -> Result<(), Refusal> {
         return Err(Refusal {
             place,
             what: "an anchor or alias".to_owned(),
-            why: "a reviewer must see what a rule says where it stands",
+            why: "a reviewer must see what a field says where it stands",
             help: "write the value out, or quote it if it is meant as text",
         });
     }
