@@ -6,7 +6,7 @@
 
 use std::str::FromStr;
 
-use fluffy_base::ByteSize;
+use fluffy_base::{ByteSize, Span};
 
 use crate::action::distance;
 use crate::diagnostic::{Findings, Place};
@@ -267,11 +267,57 @@ impl Reader {
             self.findings.error(
                 placed.place,
                 format!("`{shown}` is not a whole number"),
-                "this is counted",
-                "write for example `500`",
+                "other spellings mean different things to different readers",
+                "write digits alone, such as `500`",
             );
         }
         number
+    }
+
+    /// A whole number from 1 on.
+    pub fn positive(&mut self, node: &Node<'_>, what: &str) -> Option<u32> {
+        let count = self.count(node, what)?;
+        let number = u32::try_from(count).ok().filter(|count| *count > 0);
+        self.usable(node, number, "a number from 1 on")
+    }
+
+    /// Processors as people write them, `2` or `0.5`, in thousandths.
+    pub fn processors(&mut self, node: &Node<'_>, what: &str) -> Option<u32> {
+        let Placed { text, .. } = self.text(node, what)?;
+        let whole = |text: &str| text.parse::<u32>().ok()?.checked_mul(1_000);
+        let milli = match text.split_once('.') {
+            None => whole(text),
+            Some((before, part)) if (1..=3).contains(&part.len()) => {
+                let part = format!("{part:0<3}").parse::<u32>().ok();
+                let both = whole(before).zip(part);
+                both.and_then(|(before, part)| before.checked_add(part))
+            }
+            Some(_) => None,
+        };
+        let plain = text
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || byte == b'.');
+        let milli = milli.filter(|milli| *milli > 0 && plain);
+        self.usable(node, milli, "processors such as `2` or `0.5`")
+    }
+
+    /// A time such as `30s`, longer than none.
+    pub fn span(&mut self, node: &Node<'_>, what: &str) -> Option<Span> {
+        let Placed { text, .. } = self.text(node, what)?;
+        let span = text.parse::<Span>().ok().filter(|span| span.millis > 0);
+        self.usable(node, span, "a time such as `30s`, `5m` or `1h`")
+    }
+
+    fn usable<T>(&mut self, node: &Node<'_>, value: Option<T>, wanted: &str) -> Option<T> {
+        if value.is_none() {
+            self.findings.error(
+                node.place,
+                "this value cannot be used",
+                "a limit that is not understood would not hold",
+                format!("write {wanted}"),
+            );
+        }
+        value
     }
 
     /// Comparisons such as `> 100KiB`, of sizes or of counts.

@@ -6,7 +6,7 @@
 
 use fluffy_base::{ByteSize, Span};
 
-use crate::reader::{Placed, Reader};
+use crate::reader::Reader;
 use crate::word::{Network, Tier};
 use crate::yaml::Node;
 
@@ -110,67 +110,13 @@ fn read_one(reader: &mut Reader, name: &str, node: &Node<'_>) -> Option<AddedTem
             }
             "memory" => template.memory = Some(ByteSize(reader.size(node, "`memory`")?)),
             "disk" => template.disk = Some(ByteSize(reader.size(node, "`disk`")?)),
-            "pids" => template.pids = Some(number(reader, node, "`pids`")?),
-            "cpu" => template.cpu_milli = Some(processors(reader, node)?),
-            "time" => template.time = Some(span(reader, node)?),
+            "pids" => template.pids = Some(reader.positive(node, "`pids`")?),
+            "cpu" => template.cpu_milli = Some(reader.processors(node, "`cpu`")?),
+            "time" => template.time = Some(reader.span(node, "`time`")?),
             _ => {}
         }
     }
     Some(template)
-}
-
-fn number(reader: &mut Reader, node: &Node<'_>, what: &str) -> Option<u32> {
-    let count = reader.count(node, what)?;
-    let number = u32::try_from(count).ok().filter(|count| *count > 0);
-    if number.is_none() {
-        unusable(reader, node, "a number from 1 on");
-    }
-    number
-}
-
-/// Processors as people write them: `2`, `0.5`.
-fn processors(reader: &mut Reader, node: &Node<'_>) -> Option<u32> {
-    let Placed { text, .. } = reader.text(node, "`cpu`")?;
-    let milli = match text.split_once('.') {
-        None => text
-            .parse::<u32>()
-            .ok()
-            .and_then(|whole| whole.checked_mul(1_000)),
-        Some((whole, part)) if part.len() <= 3 && !part.is_empty() => {
-            let thousandths = format!("{part:0<3}").parse::<u32>().ok();
-            let whole = whole
-                .parse::<u32>()
-                .ok()
-                .and_then(|whole| whole.checked_mul(1_000));
-            whole
-                .zip(thousandths)
-                .and_then(|(whole, part)| whole.checked_add(part))
-        }
-        Some(_) => None,
-    };
-    let milli = milli.filter(|milli| *milli > 0);
-    if milli.is_none() {
-        unusable(reader, node, "processors such as `2` or `0.5`");
-    }
-    milli
-}
-
-fn span(reader: &mut Reader, node: &Node<'_>) -> Option<Span> {
-    let Placed { text, .. } = reader.text(node, "`time`")?;
-    let span = text.parse::<Span>().ok().filter(|span| span.millis > 0);
-    if span.is_none() {
-        unusable(reader, node, "a time such as `30s`, `5m` or `1h`");
-    }
-    span
-}
-
-fn unusable(reader: &mut Reader, node: &Node<'_>, wanted: &str) {
-    reader.findings.error(
-        node.place,
-        "this value cannot be used",
-        "a limit that is not understood would not hold",
-        format!("write {wanted}"),
-    );
 }
 
 #[cfg(test)]

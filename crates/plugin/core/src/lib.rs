@@ -1,0 +1,11 @@
+//! What a plugin is and may become, without touching any.
+//!
+//! A pure core: texts, facts and times go in, values come out. It reads no
+//! file and no clock, starts nothing and decides nothing about permissions;
+//! policy does that for every call. Start with [`manifest`].
+
+#![forbid(unsafe_code)]
+
+pub mod manifest;
+
+pub use manifest::Manifest;
