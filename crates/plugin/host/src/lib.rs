@@ -10,6 +10,8 @@ pub mod log;
 pub mod mcp;
 pub mod room;
 pub mod services;
+pub mod shelf;
+pub mod tree;
 
 pub use connection::{CallPluginError, Connection, Gone, StartPluginError};
 pub use services::{ServiceError, Services};

@@ -10,6 +10,6 @@ pub mod id;
 pub mod time;
 pub mod unit;
 
-pub use digest::Digest;
+pub use digest::{Digest, Hasher};
 pub use time::{Clock, ManualClock, SystemClock, Timestamp};
 pub use unit::{ByteSize, Span};

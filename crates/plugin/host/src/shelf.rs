@@ -1,0 +1,497 @@
+//! Installed plugins: their files, what a person granted, and what they keep.
+//!
+//! One folder each below the folder of plugins. A record says which files were
+//! reviewed, by their digest; it appears by rename, so a crash leaves the old
+//! one or the new one. What differs from its record does not start. Next:
+//! `plugins` runs what is here.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use fluffy_base::{Digest, Timestamp};
+use fluffy_contract::tool::ForeignTool;
+use fluffy_plugin_core::Manifest;
+use fluffy_plugin_core::manifest::FILE;
+use fluffy_policy::Permit;
+use fluffy_policy::diagnostic::RefusedText;
+use serde::{Deserialize, Serialize};
+
+use crate::tree::{self, TakeTreeError};
+
+/// The largest manifest.
+const MAX_MANIFEST: u64 = 256 << 10;
+
+/// All installed plugins of this user.
+#[derive(Debug, Clone)]
+pub struct Shelf {
+    root: PathBuf,
+}
+
+/// What was decided when a plugin was installed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// The version of this form: 1.
+    pub v: u32,
+    /// The plugin's name.
+    pub name: String,
+    /// Its version, for people; the digest is what counts.
+    pub version: String,
+    /// Of its manifest and all its files.
+    pub digest: Digest,
+    /// What the person granted, as patterns of capabilities.
+    pub granted: Vec<String>,
+    /// The tools that were shown to the person, by the digest of what they say.
+    pub tools: BTreeMap<String, Digest>,
+    /// Where it came from, for people.
+    pub source: String,
+    /// When.
+    pub installed: Timestamp,
+    /// Why it does not run, if it shall not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disabled: Option<String>,
+}
+
+/// A directory that could be installed.
+#[derive(Debug, Clone)]
+pub struct Examined {
+    /// What it declares.
+    pub manifest: Manifest,
+    /// Of its manifest and all its files.
+    pub digest: Digest,
+}
+
+/// An installed plugin that is as it was reviewed.
+#[derive(Debug, Clone)]
+pub struct Placed {
+    /// What was decided.
+    pub record: Record,
+    /// What it declares.
+    pub manifest: Manifest,
+    /// Where its files are.
+    pub files: PathBuf,
+    /// Where it keeps things.
+    pub home: PathBuf,
+}
+
+/// Why a directory is no plugin, or not the one that was reviewed.
+#[derive(Debug, thiserror::Error)]
+pub enum ExamineError {
+    /// There is no such plugin.
+    #[error("no plugin `{name}` is installed")]
+    NotInstalled {
+        /// What was asked for.
+        name: String,
+    },
+    /// There is no manifest.
+    #[error("`{}` has no `{FILE}`", path.display())]
+    NoManifest {
+        /// Where it was looked for.
+        path: PathBuf,
+        /// Why it cannot be read.
+        #[source]
+        source: io::Error,
+    },
+    /// The manifest is refused.
+    #[error("its manifest is refused")]
+    Manifest {
+        /// Which file.
+        path: PathBuf,
+        /// Everything that is wrong with it.
+        #[source]
+        source: RefusedText,
+    },
+    /// Its files cannot be taken.
+    #[error("its files cannot be taken")]
+    Files(#[source] TakeTreeError),
+    /// It is not what was reviewed.
+    #[error("its files are not those that were reviewed")]
+    Changed,
+    /// Its record cannot be read.
+    #[error("its record cannot be used: {what}")]
+    Record {
+        /// Why.
+        what: String,
+    },
+}
+
+/// Why something on the shelf could not be changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeShelfError {
+    /// It is no plugin, or another one.
+    #[error(transparent)]
+    Examine(#[from] ExamineError),
+    /// The permit is for something else.
+    #[error("the permit is for `{permitted}`, and this needs `{needed}`")]
+    Permit {
+        /// What is permitted.
+        permitted: String,
+        /// What would be needed.
+        needed: String,
+    },
+    /// The disk says no.
+    #[error("`{}` cannot be written", path.display())]
+    File {
+        /// What.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// What becomes of what a plugin kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Belongings {
+    /// It stays for the next installation.
+    Keep,
+    /// It goes too.
+    Remove,
+}
+
+/// What is on the shelf under one name.
+#[derive(Debug)]
+pub struct Found {
+    /// The name of its folder.
+    pub name: String,
+    /// The plugin, or why it is rejected.
+    pub placed: Result<Placed, ExamineError>,
+}
+
+/// Looks at a directory that could be installed.
+///
+/// # Errors
+/// It is no plugin.
+pub fn examine(source: &Path) -> Result<Examined, ExamineError> {
+    taken(source, None)
+}
+
+impl Shelf {
+    /// The shelf in this folder, which is made where it is missing.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn open(root: &Path) -> io::Result<Self> {
+        private(&root.join(INSTALLED))?;
+        Ok(Self {
+            root: root.to_owned(),
+        })
+    }
+
+    /// Everything that is installed, in the order of names.
+    ///
+    /// # Errors
+    /// The folder cannot be read; one plugin never hides another.
+    pub fn list(&self) -> io::Result<Vec<Found>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(self.root.join(INSTALLED))? {
+            let name = entry?.file_name();
+            names.push(name.to_string_lossy().into_owned());
+        }
+        names.sort_unstable();
+        let found = names.into_iter().filter_map(|name| {
+            let placed = self.find(&name);
+            // A folder that only holds what was kept is none.
+            let is_left = matches!(placed, Err(ExamineError::NotInstalled { .. }));
+            (!is_left).then_some(Found { name, placed })
+        });
+        Ok(found.collect())
+    }
+
+    /// One installed plugin, if it still is what was reviewed.
+    ///
+    /// # Errors
+    /// It is not there, or not what was reviewed.
+    pub fn find(&self, name: &str) -> Result<Placed, ExamineError> {
+        let record = self.record(name)?;
+        let home = self.home(name);
+        let files = files(&home, record.digest);
+        let examined = examine(&files)?;
+        if examined.digest != record.digest || examined.manifest.name != name {
+            return Err(ExamineError::Changed);
+        }
+        Ok(Placed {
+            record,
+            manifest: examined.manifest,
+            files,
+            home,
+        })
+    }
+
+    /// What was decided about a plugin.
+    ///
+    /// # Errors
+    /// It is not there, or its record is none.
+    pub fn record(&self, name: &str) -> Result<Record, ExamineError> {
+        let broken = |what: String| ExamineError::Record { what };
+        if !is_name(name) {
+            return Err(broken("the folder's name is no plugin's".to_owned()));
+        }
+        let text = match std::fs::read_to_string(self.home(name).join(RECORD)) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(ExamineError::NotInstalled {
+                    name: name.to_owned(),
+                });
+            }
+            Err(error) => return Err(broken(error.to_string())),
+        };
+        let record: Record =
+            serde_json::from_str(&text).map_err(|error| broken(error.to_string()))?;
+        match record.v == VERSION && record.name == name {
+            true => Ok(record),
+            false => Err(broken("it is of another version or plugin".to_owned())),
+        }
+    }
+
+    /// Copies a plugin here and writes what was decided about it. What ran
+    /// before keeps its files until [`Shelf::tidy`].
+    ///
+    /// # Errors
+    /// It is not what was examined, or the disk says no.
+    pub fn install(
+        &self,
+        permit: Permit,
+        source: &Path,
+        record: &Record,
+    ) -> Result<Placed, ChangeShelfError> {
+        permitted(&permit, "plugins.install", &record.name)?;
+        let home = self.home(&record.name);
+        private(&home).map_err(|source| file(&home, source))?;
+        let place = files(&home, record.digest);
+        if place.exists() {
+            // Left by a crash, or the same again: only a whole one is kept.
+            std::fs::remove_dir_all(&place).map_err(|source| file(&place, source))?;
+        }
+        let copied = taken(source, Some(&place));
+        let copied = match copied {
+            Ok(copied) if copied.digest == record.digest => copied,
+            other => {
+                let _ = std::fs::remove_dir_all(&place);
+                return Err(other.err().unwrap_or(ExamineError::Changed).into());
+            }
+        };
+        self.write(record)?;
+        Ok(Placed {
+            record: record.clone(),
+            manifest: copied.manifest,
+            files: place,
+            home,
+        })
+    }
+
+    /// Switches a plugin off, with the reason, or on.
+    ///
+    /// # Errors
+    /// It is not there, or the disk says no.
+    pub fn switch(
+        &self,
+        permit: Permit,
+        name: &str,
+        disabled: Option<String>,
+    ) -> Result<(), ChangeShelfError> {
+        let action = match disabled {
+            Some(_) => "plugins.disable",
+            None => "plugins.enable",
+        };
+        permitted(&permit, action, name)?;
+        let mut record = self.record(name)?;
+        record.disabled = disabled;
+        self.write(&record)
+    }
+
+    /// Removes a plugin, its files and what was decided about it.
+    ///
+    /// # Errors
+    /// It is not there, or the disk says no.
+    pub fn remove(
+        &self,
+        permit: Permit,
+        name: &str,
+        belongings: Belongings,
+    ) -> Result<(), ChangeShelfError> {
+        permitted(&permit, "plugins.remove", name)?;
+        self.record(name)?;
+        let home = self.home(name);
+        let record = home.join(RECORD);
+        std::fs::remove_file(&record).map_err(|source| file(&record, source))?;
+        match belongings {
+            Belongings::Keep => self.tidy(name),
+            Belongings::Remove => {
+                std::fs::remove_dir_all(&home).map_err(|source| file(&home, source))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes files of a plugin that its record does not name.
+    pub fn tidy(&self, name: &str) {
+        let wanted = self.record(name).ok().map(|record| record.digest);
+        let wanted = wanted.map(|digest| files(&self.home(name), digest));
+        let Ok(entries) = std::fs::read_dir(self.home(name)) else {
+            return;
+        };
+        for entry in entries.flatten() {
+            let is_files = entry.file_name().to_string_lossy().starts_with(FILES);
+            if is_files && Some(entry.path()) != wanted {
+                // Whatever stays is removed the next time.
+                let _ = std::fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+
+    /// The folder of a plugin.
+    #[must_use]
+    pub fn home(&self, name: &str) -> PathBuf {
+        self.root.join(INSTALLED).join(name)
+    }
+
+    /// A new empty folder for sockets, with a short path.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn meeting(&self) -> io::Result<Meeting> {
+        let folder = self.root.join("m");
+        private(&folder)?;
+        for number in 0..=u32::MAX {
+            let path = folder.join(format!("{}-{number}", std::process::id()));
+            match std::fs::DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(Meeting { path }),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    fn write(&self, record: &Record) -> Result<(), ChangeShelfError> {
+        let path = self.home(&record.name).join(RECORD);
+        let new = path.with_extension("new");
+        let write = || {
+            let mut out = std::fs::File::create(&new)?;
+            out.write_all(&serde_json::to_vec_pretty(record)?)?;
+            out.sync_all()?;
+            std::fs::rename(&new, &path)
+        };
+        write().map_err(|source| file(&path, source))
+    }
+}
+
+/// A folder where a plugin's sockets are met; removed when it is dropped.
+#[derive(Debug)]
+pub struct Meeting {
+    path: PathBuf,
+}
+
+impl Meeting {
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Meeting {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+/// What a tool says about itself, as one digest: any difference counts.
+#[must_use]
+pub fn pin_of(tool: &ForeignTool) -> Digest {
+    let parameters = tool.parameters.to_string();
+    Digest::of_parts(&[
+        tool.name.as_bytes(),
+        b"\0",
+        tool.summary.as_bytes(),
+        b"\0",
+        parameters.as_bytes(),
+    ])
+}
+
+const INSTALLED: &str = "installed";
+const RECORD: &str = "record.json";
+const FILES: &str = "files-";
+const VERSION: u32 = 1;
+
+fn files(home: &Path, digest: Digest) -> PathBuf {
+    let digest = digest.to_string();
+    home.join(format!("{FILES}{}", digest.get(..16).unwrap_or_default()))
+}
+
+fn taken(source: &Path, copy_to: Option<&Path>) -> Result<Examined, ExamineError> {
+    let (manifest, text) = read_manifest(source)?;
+    let entries = tree::take(source, copy_to).map_err(ExamineError::Files)?;
+    // What was read must be what was hashed, whatever happened in between.
+    let is_it = |entry: &tree::Entry| entry.path == FILE && entry.digest == text;
+    if !entries.iter().any(is_it) {
+        return Err(ExamineError::Changed);
+    }
+    let mut hasher = fluffy_base::Hasher::new();
+    for entry in &entries {
+        // No path has a control character, so each line stands for one entry.
+        hasher.update(format!("{:?} {} {}\n", entry.kind, entry.digest, entry.path).as_bytes());
+    }
+    Ok(Examined {
+        manifest,
+        digest: hasher.finish(),
+    })
+}
+
+/// The manifest of a directory, and the digest of its text.
+fn read_manifest(source: &Path) -> Result<(Manifest, Digest), ExamineError> {
+    let path = source.join(FILE);
+    let missing = |source| ExamineError::NoManifest {
+        path: path.clone(),
+        source,
+    };
+    let mut text = String::new();
+    let file = std::fs::File::open(&path).map_err(missing)?;
+    let most = MAX_MANIFEST.saturating_add(1);
+    file.take(most).read_to_string(&mut text).map_err(missing)?;
+    if u64::try_from(text.len()).is_ok_and(|length| length == most) {
+        let error = io::Error::new(io::ErrorKind::FileTooLarge, "it is too large");
+        return Err(missing(error));
+    }
+    let digest = Digest::of(text.as_bytes());
+    match Manifest::parse(&text) {
+        Ok(manifest) => Ok((manifest, digest)),
+        Err(source) => Err(ExamineError::Manifest { path, source }),
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    (2..=64).contains(&name.len())
+        && bytes.next().is_some_and(|first| first.is_ascii_lowercase())
+        && bytes.all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+}
+
+fn permitted(permit: &Permit, action: &str, name: &str) -> Result<(), ChangeShelfError> {
+    let needed = format!("{action}.{name}");
+    match permit.capability().as_str() == needed {
+        true => Ok(()),
+        false => Err(ChangeShelfError::Permit {
+            permitted: permit.capability().to_string(),
+            needed,
+        }),
+    }
+}
+
+fn private(folder: &Path) -> io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(folder)
+}
+
+fn file(path: &Path, source: io::Error) -> ChangeShelfError {
+    ChangeShelfError::File {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests;
