@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod lifecycle;
 pub mod manifest;
 
 pub use manifest::Manifest;
