@@ -8,5 +8,6 @@
 
 pub mod lifecycle;
 pub mod manifest;
+pub mod resolve;
 
 pub use manifest::Manifest;
