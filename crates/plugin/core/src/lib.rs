@@ -9,5 +9,6 @@
 pub mod lifecycle;
 pub mod manifest;
 pub mod resolve;
+pub mod tier;
 
 pub use manifest::Manifest;
