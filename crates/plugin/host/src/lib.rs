@@ -8,6 +8,7 @@
 pub mod connection;
 pub mod log;
 pub mod mcp;
+pub mod plugins;
 pub mod room;
 pub mod services;
 pub mod shelf;

@@ -664,7 +664,7 @@ fn etc_files(network: Network) -> impl Iterator<Item = (&'static str, String)> {
 
 fn project_mounts(spec: &SandboxSpec) -> Vec<Mount> {
     let Some(project) = &spec.project else {
-        return Vec::new();
+        return hidden::covers(spec).collect();
     };
     let mut mounts = vec![match &spec.layer {
         None => Mount::ReadOnly {

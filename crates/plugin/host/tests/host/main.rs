@@ -11,6 +11,7 @@
 
 mod kit;
 mod mcp;
+mod plugins;
 mod published;
 mod room;
 mod services;

@@ -40,9 +40,8 @@ pub fn settle_hidden(late: Vec<Mount>) -> Result<Vec<Mount>, SettleError> {
         }
         _ => None,
     });
-    let Some((host, project)) = tree else {
-        return Ok(late);
-    };
+    // Without a project only what is shown at its own path can be hidden.
+    let (host, project) = tree.unwrap_or_else(|| ("/".into(), "/".into()));
     let seen = |inside: &Path| {
         let below = inside.strip_prefix(&project).unwrap_or(inside);
         look(&host, below).map_err(|source| SettleError {
@@ -99,9 +98,13 @@ pub(super) fn check(spec: &SandboxSpec, engine: Engine) -> Result<(), PlanError>
     }
     for path in &spec.hidden {
         normal(path)?;
-        // The project as a whole is hidden by not naming it.
-        let inside = |project: &PathBuf| path.starts_with(project) && path != project;
-        if !spec.project.as_ref().is_some_and(inside) {
+        // The whole of what is shown is hidden by not naming it.
+        let inside = |shown: &PathBuf| path.starts_with(shown) && path != shown;
+        let mut shown = match &spec.project {
+            Some(project) => std::slice::from_ref(project).iter(),
+            None => spec.read.iter(),
+        };
+        if !shown.any(inside) {
             return Err(PlanError::Outside { path: path.clone() });
         }
     }
@@ -188,6 +191,17 @@ mod tests {
             ..spec(&["/work/.env"])
         };
         assert!(check(&without_project, Engine::Native).is_err());
+        let shown = SandboxSpec {
+            read: vec!["/work/docs".into()],
+            hidden: vec!["/work/docs/.env".into()],
+            ..without_project.clone()
+        };
+        assert_eq!(check(&shown, Engine::Native), Ok(()));
+        let itself = SandboxSpec {
+            hidden: vec!["/work/docs".into()],
+            ..shown
+        };
+        assert!(check(&itself, Engine::Native).is_err());
         let mut many = spec(&[]);
         many.hidden = (0..MAX_HIDDEN)
             .map(|n| format!("/work/{n}").into())

@@ -88,3 +88,38 @@ async fn a_socket_in_its_meeting_folder_is_met_from_outside() {
     child.wait().await.unwrap();
     sandbox.clean().await.unwrap();
 }
+
+#[tokio::test]
+async fn parts_of_the_project_are_shown_without_what_is_to_stay_unread() {
+    for engine in [Engine::Native, Engine::Bwrap] {
+        let (kit, spec) = kit(engine).await;
+        let project = kit.path("project");
+        std::fs::create_dir_all(project.join("docs/deep")).unwrap();
+        for name in ["docs/a", "docs/.env", "docs/deep/key", "other"] {
+            std::fs::write(project.join(name), "read\n").unwrap();
+        }
+        let shown = SandboxSpec {
+            read: vec![project.join("docs")],
+            hidden: vec![project.join("docs/.env"), project.join("docs/deep")],
+            ..spec.clone()
+        };
+        let all = SandboxSpec {
+            read: vec![project.join("docs")],
+            ..spec
+        };
+        let script = format!(
+            "cd {}; cat docs/a docs/.env docs/deep/key other; true",
+            project.display()
+        );
+        for (spec, lines) in [(shown, 1), (all, 3)] {
+            let sandbox = kit.launcher.create(create(), spec).await.unwrap();
+            let finished = shell(&sandbox, &script).await;
+            assert_eq!(
+                text(&finished.stdout),
+                "read\n".repeat(lines),
+                "{engine:?} {finished:?}"
+            );
+            sandbox.clean().await.unwrap();
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! What plugins run on, and how one of them is started on it.
+//!
+//! From a manifest and a person's grant to a sandbox: nothing that either of
+//! them does not name. What policy keeps unread in a granted folder is covered
+//! before the plugin starts, since a mounted file is read without asking.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fluffy_contract::isolation::{Command, PluginMount, SandboxSpec, SmallerLimits, Tier};
+use fluffy_egress::Network;
+use fluffy_gate::{Answer, Desk};
+use fluffy_ledger::{Actor, ActorKind, Ledger};
+use fluffy_plugin_core::manifest::reach::{Extent, Root};
+use fluffy_plugin_core::manifest::{Effect, Execution, PathRule, Protocol, Start};
+use fluffy_policy::grant::{BuildGrantError, Grant, GrantLists};
+use fluffy_policy::{Context, Permit, Principal, PrincipalKind};
+use fluffy_sandbox::client::LauncherHandle;
+use semver::Version;
+
+use super::unread::{FindUnreadError, find_unread};
+use crate::connection::{Connection, StartPluginError};
+use crate::log::Log;
+use crate::mcp::{self, McpSettings};
+use crate::room::{Entry, Way};
+use crate::services::OpenStoreError;
+use crate::shelf::{Meeting, Placed, Shelf};
+
+/// How long a plugin may take until it is ready.
+const READY: Duration = Duration::from_secs(60);
+
+/// The label of every plugin that a person reviewed.
+pub const REVIEWED: &str = "reviewed_plugin";
+
+/// The label of every plugin that did not come with the product.
+pub const THIRD_PARTY: &str = "third_party";
+
+/// What plugins run on.
+pub struct Ground {
+    /// What is installed.
+    pub shelf: Shelf,
+    /// Who makes their sandboxes.
+    pub launcher: LauncherHandle,
+    /// The host at the gate: makes sandboxes and runs programs in them.
+    pub host: Desk,
+    /// Where everything is recorded.
+    pub ledger: Ledger,
+    /// What their proxies reach hosts through.
+    pub network: Arc<dyn Network>,
+    /// The project, which `/…` in their paths means.
+    pub workspace: Option<PathBuf>,
+    /// For whom they act.
+    pub person: String,
+    /// The version that manifests ask for.
+    pub version: Version,
+}
+
+impl std::fmt::Debug for Ground {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ground")
+            .field("shelf", &self.shelf)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a plugin does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// Policy says no to running it at all.
+    #[error("policy does not let `{capability}` happen: {reason}")]
+    Denied {
+        /// What was asked for.
+        capability: String,
+        /// Who said no.
+        reason: String,
+    },
+    /// What was granted is no grant.
+    #[error("what was granted cannot be used")]
+    Grant(#[from] BuildGrantError),
+    /// It has nothing to run, or needs what is not there yet.
+    #[error("it cannot run here: {what}")]
+    Unsupported {
+        /// What is missing.
+        what: String,
+    },
+    /// Nobody can say what of the granted folders has to stay unread.
+    #[error("what policy keeps unread cannot be hidden from it")]
+    Unread(#[from] FindUnreadError),
+    /// Its folders cannot be used.
+    #[error("its folders cannot be used")]
+    Folder(#[from] std::io::Error),
+    /// Its store cannot be used.
+    #[error(transparent)]
+    Store(#[from] OpenStoreError),
+    /// It did not start.
+    #[error(transparent)]
+    Start(#[from] StartPluginError),
+}
+
+/// A plugin that was started, and what it needs as long as it runs.
+pub(super) struct Launched {
+    pub(super) connection: Arc<dyn Connection>,
+    /// Removed when the plugin is gone.
+    pub(super) _meeting: Meeting,
+}
+
+impl Ground {
+    /// Starts a plugin in its sandbox.
+    pub(super) async fn launch(&self, placed: &Placed, log: &Log) -> Result<Launched, LaunchError> {
+        let Some(execution) = &placed.manifest.execution else {
+            let what = "it is only text, and has nothing to run".to_owned();
+            return Err(LaunchError::Unsupported { what });
+        };
+        let desk = self.desk_of(placed)?;
+        let meeting = self.shelf.meeting()?;
+        let connection: Arc<dyn Connection> = match &execution.start {
+            Start::Program {
+                command,
+                protocol: Protocol::Mcp,
+            } => {
+                let entry = self.entry(placed, execution, command, &desk, &meeting)?;
+                let settings = self.mcp_settings(placed, execution);
+                Arc::new(mcp::start(entry, log.clone(), settings).await?)
+            }
+            other => {
+                let what = format!("this host does not start {} yet", kind_of(other));
+                return Err(LaunchError::Unsupported { what });
+            }
+        };
+        Ok(Launched {
+            connection,
+            _meeting: meeting,
+        })
+    }
+
+    /// The plugin at the gate: its manifest, its denials, and a person's grant.
+    pub(super) fn desk_of(&self, placed: &Placed) -> Result<Desk, BuildGrantError> {
+        let manifest = &placed.manifest;
+        let texts = |patterns: &[fluffy_policy::capability::Pattern]| {
+            let texts = patterns.iter().map(|pattern| pattern.as_str().to_owned());
+            texts.collect()
+        };
+        let grant = Grant::build(&GrantLists {
+            capabilities: texts(&manifest.capabilities),
+            deny_capabilities: texts(&manifest.deny_capabilities),
+            workspace: vec!["*".to_owned()],
+            user: placed.record.granted.clone(),
+        })?;
+        let mut principal = Principal::new(PrincipalKind::Plugin, &*manifest.name, Arc::new(grant));
+        principal
+            .tags
+            .extend([REVIEWED, THIRD_PARTY].map(str::to_owned));
+        principal.on_behalf_of = Some(self.person.clone());
+        Ok(Desk {
+            gate: Arc::clone(&self.host.gate),
+            principal,
+        })
+    }
+
+    /// Who acted, for events about a plugin.
+    pub(super) fn actor(name: &str) -> Actor {
+        Actor::new(ActorKind::ServicePrincipal, name)
+    }
+
+    fn entry(
+        &self,
+        placed: &Placed,
+        execution: &Execution,
+        command: &[String],
+        desk: &Desk,
+        meeting: &Meeting,
+    ) -> Result<Entry, LaunchError> {
+        let template = match execution.sandbox.hosts.is_empty() {
+            true => "plugin",
+            false => "plugin-net",
+        };
+        let context = Context {
+            template: Some(template.to_owned()),
+            tier: Some(Tier::Process),
+            ..Context::default()
+        };
+        let data = placed.home.join("data");
+        std::fs::create_dir_all(&data)?;
+        let mut read = self.readable(&execution.sandbox.read_allow);
+        let denied = self.readable(&execution.sandbox.read_deny);
+        let mut hidden = self.unread(&read, denied, desk, &context)?;
+        // What was named by itself is hidden by not showing it.
+        read.retain(|path| !hidden.contains(path));
+        hidden.retain(|path| read.iter().any(|shown| path.starts_with(shown)));
+        let limits = &execution.limits;
+        let spec = SandboxSpec {
+            template: template.to_owned(),
+            read,
+            hidden,
+            plugin: Some(PluginMount {
+                files: placed.files.clone(),
+                data: Some(data),
+                meeting: Some(meeting.path().to_owned()),
+            }),
+            limits: SmallerLimits {
+                memory: Some(limits.memory),
+                cpu_milli: Some(limits.cpu_milli),
+                pids: Some(limits.pids),
+            },
+            ..SandboxSpec::default()
+        };
+        let mut command = Command::new(in_files(command, &placed.files));
+        command.directory = Some(placed.files.clone());
+        let way = (!execution.sandbox.hosts.is_empty()).then(|| Way {
+            desk: desk.clone(),
+            context: context.clone(),
+            ledger: self.ledger.clone(),
+            network: Arc::clone(&self.network),
+        });
+        Ok(Entry {
+            launcher: self.launcher.clone(),
+            create: self.permit("sandbox.create", template, &context)?,
+            run: self.permit("exec.run", &placed.manifest.name, &context)?,
+            spec,
+            command,
+            way,
+        })
+    }
+
+    fn mcp_settings(&self, placed: &Placed, execution: &Execution) -> McpSettings {
+        let declared = placed.manifest.tools.iter();
+        let reads = declared.filter(|tool| tool.effect == Effect::Reads);
+        McpSettings {
+            start_timeout: READY,
+            call_timeout: Duration::from(execution.limits.call_timeout),
+            roots: self.readable(&execution.sandbox.read_allow),
+            only_reads: reads.map(|tool| tool.name.clone()).collect(),
+        }
+    }
+
+    /// The folders of the project that these rules name and that are there.
+    fn readable(&self, rules: &[PathRule]) -> Vec<PathBuf> {
+        let Some(workspace) = &self.workspace else {
+            return Vec::new();
+        };
+        let ours = rules.iter().filter(|rule| rule.root() == Root::Workspace);
+        let paths = ours.map(|rule| match (rule.names(), rule.extent()) {
+            ("", _) => workspace.clone(),
+            (names, Extent::Itself | Extent::Below) => workspace.join(names),
+        });
+        paths.filter(|path| path.exists()).collect()
+    }
+
+    /// What stays unread in these folders.
+    fn unread(
+        &self,
+        read: &[PathBuf],
+        denied: Vec<PathBuf>,
+        desk: &Desk,
+        context: &Context,
+    ) -> Result<Vec<PathBuf>, FindUnreadError> {
+        let Some(workspace) = &self.workspace else {
+            return Ok(Vec::new());
+        };
+        let may_read = |path: &Path| {
+            let below = path.strip_prefix(workspace).ok().and_then(Path::to_str);
+            let Some(below) = below else {
+                return false;
+            };
+            let resource = format!("/{below}");
+            let request = desk.request("fs.read", Some(&resource), context);
+            !denied.iter().any(|one| path.starts_with(one)) && desk.gate.would_allow(&request)
+        };
+        find_unread(read, &may_read)
+    }
+
+    fn permit(&self, action: &str, name: &str, context: &Context) -> Result<Permit, LaunchError> {
+        let request = self.host.request(action, Some(name), context);
+        let denied = |reason: String| LaunchError::Denied {
+            capability: format!("{action}.{name}"),
+            reason,
+        };
+        match self.host.ask(&request) {
+            Ok(Answer::Granted(granted)) => Ok(granted.permit),
+            Ok(Answer::Review(refusal) | Answer::Denied(refusal)) => {
+                Err(denied(refusal.to_string()))
+            }
+            Err(error) => Err(denied(error.to_string())),
+        }
+    }
+}
+
+/// A program of the plugin's own is named from its files; all others are the
+/// system's.
+fn in_files(command: &[String], files: &Path) -> Vec<String> {
+    let mut words = command.to_vec();
+    if let Some(program) = words.first_mut()
+        && let Some(own) = program.strip_prefix("./")
+        && let Some(path) = files.join(own).to_str()
+    {
+        path.clone_into(program);
+    }
+    words
+}
+
+fn kind_of(start: &Start) -> &'static str {
+    match start {
+        Start::Module { .. } => "modules",
+        Start::Program { .. } => "programs of this protocol",
+        Start::Image { .. } => "images",
+    }
+}
