@@ -27,6 +27,8 @@ use plugin::Plugin;
 pub struct Plugins {
     ground: Arc<Ground>,
     known: Mutex<Known>,
+    /// One look at what is installed after the other.
+    turn: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -53,40 +55,68 @@ impl Plugins {
         Self {
             ground: Arc::new(ground),
             known: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
         }
     }
 
-    /// Finds what is installed and starts what can be started, each after what
-    /// it depends on. Comes back when each runs or has failed.
-    pub async fn start_all(&self) {
-        let found = match self.ground.shelf.list() {
-            Ok(found) => found,
+    /// Makes what runs what is installed: starts what is new, each after what
+    /// it depends on, reloads what was replaced, ends what is gone or switched
+    /// off. Comes back when each runs or has failed.
+    pub async fn refresh(&self) {
+        let _turn = self.turn.lock().await;
+        let names = match self.ground.shelf.names() {
+            Ok(names) => names,
             Err(error) => {
                 let why = format!("the installed plugins cannot be read: {error}");
                 self.known().rejected.insert("*".to_owned(), why);
                 return;
             }
         };
-        let ready = self.sorted_out(found);
+        let known = self.known().plugins.clone();
+        // One that is what its record says needs no second look.
+        let is_as_it_was = |name: &String| {
+            let record = self.ground.shelf.record(name).ok();
+            let plugin = known.get(name);
+            record.is_some() && plugin.is_some_and(|plugin| plugin.runs(record.as_ref()))
+        };
+        let (same, others): (Vec<_>, Vec<_>) = names.into_iter().partition(is_as_it_was);
+        let found = others.into_iter().map(|name| self.ground.shelf.look(name));
+        let ready = self.sorted_out(found.flatten().collect(), &same);
+        let kept = |name: &String| {
+            same.contains(name) || ready.iter().any(|one| one.manifest.name == *name)
+        };
+        let gone = known.iter().filter(|(name, _)| !kept(name));
+        let gone: Vec<_> = gone
+            .map(|(name, plugin)| (name.clone(), Arc::clone(plugin)))
+            .collect();
+        for (name, plugin) in gone {
+            self.known().plugins.remove(&name);
+            plugin.end().await;
+        }
+        self.start(ready).await;
+    }
+
+    async fn start(&self, ready: Vec<Placed>) {
         // Those that depend on nobody do not wait for each other.
         let (alone, others): (Vec<Placed>, Vec<Placed>) = ready
             .into_iter()
             .partition(|placed| placed.manifest.dependencies.is_empty());
         let starts = alone.into_iter().map(|placed| {
-            let plugin = self.add(&placed);
+            let plugin = self.plugin(&placed.manifest.name);
             tokio::spawn(async move { plugin.begin(placed).await })
         });
         for start in starts.collect::<Vec<_>>() {
             let _ = start.await;
         }
         for placed in others {
-            self.add(&placed).begin(placed).await;
+            self.plugin(&placed.manifest.name).begin(placed).await;
         }
     }
 
     /// What can be started, in order; the rest is rejected by name.
-    fn sorted_out(&self, found: Vec<Found>) -> Vec<Placed> {
+    fn sorted_out(&self, found: Vec<Found>, same: &[String]) -> Vec<Placed> {
         let mut known = self.known();
+        known.rejected.clear();
         let mut ready = BTreeMap::new();
         for Found { name, placed } in found {
             let why = match placed {
@@ -102,14 +132,14 @@ impl Plugins {
             };
             known.rejected.insert(name, why);
         }
-        let candidates = ready.iter().map(|(name, placed)| {
-            let candidate = Candidate {
-                version: placed.manifest.version.clone(),
-                dependencies: placed.manifest.dependencies.clone(),
-            };
-            (name.clone(), candidate)
+        let running = same.iter().filter_map(|name| {
+            let plugin = known.plugins.get(name)?;
+            Some((name.clone(), candidate(&plugin.placed()?)))
         });
-        let resolution = resolve(&candidates.collect());
+        let new = ready
+            .iter()
+            .map(|(name, placed)| (name.clone(), candidate(placed)));
+        let resolution = resolve(&running.chain(new).collect());
         for (name, why) in resolution.rejected {
             known.rejected.insert(name, why.to_string());
         }
@@ -117,11 +147,11 @@ impl Plugins {
         in_order.filter_map(|name| ready.remove(&name)).collect()
     }
 
-    fn add(&self, placed: &Placed) -> Arc<Plugin> {
-        let name = placed.manifest.name.clone();
-        let plugin = Arc::new(Plugin::new(name.clone(), Arc::clone(&self.ground)));
-        self.known().plugins.insert(name, Arc::clone(&plugin));
-        plugin
+    /// The plugin of this name, which is made where it is new.
+    fn plugin(&self, name: &str) -> Arc<Plugin> {
+        let new = || Arc::new(Plugin::new(name.to_owned(), Arc::clone(&self.ground)));
+        let mut known = self.known();
+        Arc::clone(known.plugins.entry(name.to_owned()).or_insert_with(new))
     }
 
     /// The tools of everything that runs now.
@@ -155,17 +185,7 @@ impl Plugins {
     pub async fn reload(&self, name: &str) -> Result<(), ReloadError> {
         let placed = self.ground.shelf.find(name)?;
         placed.manifest.fits(&self.ground.version)?;
-        let known = self.known().plugins.get(name).cloned();
-        let plugin = known.unwrap_or_else(|| self.add(&placed));
-        plugin.reload(placed).await
-    }
-
-    /// Ends a plugin: no new calls, those it has may finish.
-    pub async fn stop(&self, name: &str) {
-        let plugin = self.known().plugins.get(name).cloned();
-        if let Some(plugin) = plugin {
-            plugin.end().await;
-        }
+        self.plugin(name).reload(placed).await
     }
 
     /// Ends all of them.
@@ -182,6 +202,13 @@ impl Plugins {
     fn known(&self) -> std::sync::MutexGuard<'_, Known> {
         // Two maps, whole at any moment.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn candidate(placed: &Placed) -> Candidate {
+    Candidate {
+        version: placed.manifest.version.clone(),
+        dependencies: placed.manifest.dependencies.clone(),
     }
 }
 

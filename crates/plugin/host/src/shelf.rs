@@ -175,9 +175,26 @@ impl Shelf {
     /// It cannot be made.
     pub fn open(root: &Path) -> io::Result<Self> {
         private(&root.join(INSTALLED))?;
-        Ok(Self {
+        let shelf = Self {
             root: root.to_owned(),
-        })
+        };
+        shelf.sweep();
+        Ok(shelf)
+    }
+
+    /// Removes the meeting folders of processes that are gone.
+    fn sweep(&self) {
+        let Ok(entries) = std::fs::read_dir(self.root.join(MEETINGS)) else {
+            return;
+        };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let owner = name.to_str().and_then(|name| name.split('-').next());
+            let is_there = owner.is_some_and(|pid| Path::new("/proc").join(pid).exists());
+            if !is_there {
+                let _ = std::fs::remove_dir_all(entry.path());
+            }
+        }
     }
 
     /// Everything that is installed, in the order of names.
@@ -185,19 +202,26 @@ impl Shelf {
     /// # Errors
     /// The folder cannot be read; one plugin never hides another.
     pub fn list(&self) -> io::Result<Vec<Found>> {
+        let names = self.names()?.into_iter();
+        Ok(names.filter_map(|name| self.look(name)).collect())
+    }
+
+    /// The names of all folders, in order.
+    pub(crate) fn names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in std::fs::read_dir(self.root.join(INSTALLED))? {
             let name = entry?.file_name();
             names.push(name.to_string_lossy().into_owned());
         }
         names.sort_unstable();
-        let found = names.into_iter().filter_map(|name| {
-            let placed = self.find(&name);
-            // A folder that only holds what was kept is none.
-            let is_left = matches!(placed, Err(ExamineError::NotInstalled { .. }));
-            (!is_left).then_some(Found { name, placed })
-        });
-        Ok(found.collect())
+        Ok(names)
+    }
+
+    /// What is in one folder, unless it only holds what was kept.
+    pub(crate) fn look(&self, name: String) -> Option<Found> {
+        let placed = self.find(&name);
+        let is_left = matches!(placed, Err(ExamineError::NotInstalled { .. }));
+        (!is_left).then_some(Found { name, placed })
     }
 
     /// One installed plugin, if it still is what was reviewed.
@@ -353,7 +377,7 @@ impl Shelf {
     /// # Errors
     /// It cannot be made.
     pub fn meeting(&self) -> io::Result<Meeting> {
-        let folder = self.root.join("m");
+        let folder = self.root.join(MEETINGS);
         private(&folder)?;
         for number in 0..=u32::MAX {
             let path = folder.join(format!("{}-{number}", std::process::id()));
@@ -413,6 +437,7 @@ pub fn pin_of(tool: &ForeignTool) -> Digest {
 }
 
 const INSTALLED: &str = "installed";
+const MEETINGS: &str = "m";
 const RECORD: &str = "record.json";
 const FILES: &str = "files-";
 const VERSION: u32 = 1;

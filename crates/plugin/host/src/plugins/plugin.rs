@@ -24,7 +24,7 @@ use super::Status;
 use super::ground::{Ground, LaunchError, Launched};
 use crate::connection::Gone;
 use crate::log::{Level, Log, Source as Said};
-use crate::shelf::{ExamineError, Placed, pin_of};
+use crate::shelf::{ExamineError, Placed, Record, pin_of};
 
 /// How long a call waits for a plugin that is just starting.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -61,6 +61,8 @@ pub(super) struct Plugin {
     crashes: Mutex<Crashes>,
     /// Starts, reloads and ends come one after the other.
     turn: Turn<()>,
+    /// What it was started from last, whether or not it came up.
+    tried: Mutex<Option<Placed>>,
     /// Numbers its instances.
     started: AtomicU64,
 }
@@ -102,6 +104,7 @@ impl Plugin {
             slot: watch::Sender::new(Slot::Starting),
             crashes: Mutex::default(),
             turn: Turn::default(),
+            tried: Mutex::default(),
             started: AtomicU64::new(0),
         }
     }
@@ -130,8 +133,30 @@ impl Plugin {
         }
     }
 
-    /// Starts it for the first time.
+    /// Whether it was started from what this record names, or failed to.
+    pub(super) fn runs(&self, record: Option<&Record>) -> bool {
+        let tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
+        record.is_some() && tried.as_ref().map(|placed| &placed.record) == record
+    }
+
+    /// What it was started from last.
+    pub(super) fn placed(&self) -> Option<Placed> {
+        let tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
+        tried.clone()
+    }
+
+    /// Starts it, or another version of it in its place.
     pub(super) async fn begin(self: Arc<Self>, placed: Placed) {
+        let note = |placed: &Placed| {
+            let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
+            *tried = Some(placed.clone());
+        };
+        note(&placed);
+        if self.current().is_some() {
+            // Where the new one does not start, its log says so.
+            let _ = self.reload(placed).await;
+            return;
+        }
         let _turn = self.turn.lock().await;
         match self.start(placed).await {
             Ok(instance) => self.take_over(instance),

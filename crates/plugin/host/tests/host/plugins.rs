@@ -162,7 +162,7 @@ async fn installed_plugins_start_in_order_and_one_that_is_broken_stops_no_other(
     let changed = scene.shelf.find("changed").unwrap();
     std::fs::write(changed.files.join("server.py"), "print('other')").unwrap();
     let plugins = scene.plugins();
-    plugins.start_all().await;
+    plugins.refresh().await;
     let status: BTreeMap<_, _> = plugins
         .status()
         .into_iter()
@@ -210,7 +210,7 @@ async fn one_that_crashes_is_started_again_and_switched_off_when_it_goes_on() {
     let scene = Scene::new().await;
     scene.install("frail", "1.0.0", &runs("sessions"), SERVER);
     let plugins = scene.plugins();
-    plugins.start_all().await;
+    plugins.refresh().await;
     let source = source_of(&plugins, "frail").unwrap();
     let before = source.sandbox();
     let died = say(&source, "die", json!({})).await.unwrap_err();
@@ -245,7 +245,7 @@ async fn one_that_crashes_is_started_again_and_switched_off_when_it_goes_on() {
     assert!(say(&source, "echo", json!({})).await.is_err());
     // It stays off for the next host, and does not come back by a reload.
     let plugins = scene.plugins();
-    plugins.start_all().await;
+    plugins.refresh().await;
     assert!(plugins.sources().is_empty());
     let reload = plugins.reload("frail").await;
     assert!(
@@ -264,7 +264,7 @@ async fn tools_that_are_not_what_was_reviewed_are_neither_shown_nor_called() {
     assert_ne!(liar, SERVER);
     scene.install("liar", "1.0.0", &runs("sessions"), &liar);
     let plugins = scene.plugins();
-    plugins.start_all().await;
+    plugins.refresh().await;
     let source = source_of(&plugins, "liar").unwrap();
     let shown = || {
         source
@@ -296,7 +296,7 @@ async fn a_permit_for_another_tool_is_none() {
     let scene = Scene::new().await;
     scene.install("calm", "1.0.0", &runs("sessions"), SERVER);
     let plugins = scene.plugins();
-    plugins.start_all().await;
+    plugins.refresh().await;
     let source = source_of(&plugins, "calm").unwrap();
     let other = permit("plugin.calm.slow", None);
     let called = source.call(other, "echo", &json!({})).await.unwrap_err();
@@ -314,7 +314,7 @@ async fn policy_can_keep_a_plugin_from_running_at_all() {
     let scene = Scene::under(&rules).await;
     scene.install("calm", "1.0.0", &runs("sessions"), SERVER);
     let plugins = scene.plugins();
-    plugins.start_all().await;
+    plugins.refresh().await;
     let status = plugins.status();
     assert_eq!(status[0].state, State::Error);
     assert!(
@@ -343,7 +343,7 @@ async fn it_reads_the_granted_part_of_the_project_but_for_what_policy_keeps_unre
 capabilities: [ \"fs.read./docs/*\" ]";
     scene.install("reader", "1.0.0", reads, SERVER);
     let plugins = scene.plugins();
-    plugins.start_all().await;
+    plugins.refresh().await;
     let source = source_of(&plugins, "reader").unwrap();
     let peek = async |name: &str| {
         let path = scene.kit.path("project").join(name);
@@ -362,7 +362,7 @@ async fn a_reload_under_load_loses_no_call() {
     let scene = Scene::new().await;
     scene.install("busy", "1.0.0", &runs("sessions"), SERVER);
     let plugins = scene.plugins();
-    plugins.start_all().await;
+    plugins.refresh().await;
     let source = source_of(&plugins, "busy").unwrap();
     let (goes_on, calls) = (
         Arc::new(AtomicBool::new(true)),
@@ -422,7 +422,7 @@ async fn a_reload_that_fails_keeps_the_old_one() {
         let with = |words: &str| format!("{}{more}", runs(words));
         scene.install("steady", "1.0.0", &with("sessions"), SERVER);
         let plugins = scene.plugins();
-        plugins.start_all().await;
+        plugins.refresh().await;
         let source = source_of(&plugins, "steady").unwrap();
         scene.install("steady", "2.0.0", &with("sessions, exit"), SERVER);
         let reload = plugins.reload("steady").await;
@@ -443,4 +443,46 @@ async fn a_reload_that_fails_keeps_the_old_one() {
             "b"
         );
     }
+}
+
+#[tokio::test]
+async fn what_is_installed_replaced_and_removed_later_is_noticed() {
+    let scene = Scene::new().await;
+    let plugins = scene.plugins();
+    plugins.refresh().await;
+    assert!(plugins.sources().is_empty());
+    scene.install("late", "1.0.0", &runs("sessions"), SERVER);
+    scene.install("other", "1.0.0", &runs("sessions"), SERVER);
+    plugins.refresh().await;
+    let source = source_of(&plugins, "late").unwrap();
+    let first = source.sandbox();
+    plugins.refresh().await;
+    assert_eq!(source.sandbox(), first, "nothing changed");
+    scene.install("late", "2.0.0", &runs("stateless"), SERVER);
+    plugins.refresh().await;
+    assert_ne!(source.sandbox(), first);
+    assert_eq!(
+        say(&source, "echo", json!({"text": "a"})).await.unwrap(),
+        "a"
+    );
+    // One that does not start is not tried again until it is another one.
+    scene.install("late", "3.0.0", &runs("sessions, exit"), SERVER);
+    plugins.refresh().await;
+    plugins.refresh().await;
+    let failed = scene
+        .states("late")
+        .iter()
+        .filter(|state| state.ends_with("error"))
+        .count();
+    assert_eq!(failed, 1);
+    assert_eq!(
+        say(&source, "echo", json!({"text": "b"})).await.unwrap(),
+        "b"
+    );
+    let gone = permit("plugins.remove", Some("late"));
+    let belongings = fluffy_plugin_host::shelf::Belongings::Remove;
+    scene.shelf.remove(gone, "late", belongings).unwrap();
+    plugins.refresh().await;
+    assert!(source_of(&plugins, "late").is_none() && source_of(&plugins, "other").is_some());
+    assert!(say(&source, "echo", json!({})).await.is_err());
 }
