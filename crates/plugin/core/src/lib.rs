@@ -6,9 +6,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod identity;
 pub mod lifecycle;
 pub mod manifest;
 pub mod resolve;
 pub mod tier;
+pub mod words;
 
 pub use manifest::Manifest;

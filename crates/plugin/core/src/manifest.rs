@@ -6,7 +6,7 @@
 //! and hosts, `schema` is for editors.
 
 mod capabilities;
-mod document;
+pub(crate) mod document;
 mod execution;
 mod options;
 pub mod reach;
