@@ -10,9 +10,10 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use fluffy_base::{Digest, Timestamp};
+use fluffy_base::{Clock as _, Digest, SystemClock, Timestamp};
 use fluffy_contract::tool::ForeignTool;
 use fluffy_plugin_core::Manifest;
+use fluffy_plugin_core::identity::{FileFact, Pin};
 use fluffy_plugin_core::manifest::FILE;
 use fluffy_policy::Permit;
 use fluffy_policy::diagnostic::RefusedText;
@@ -35,12 +36,8 @@ pub struct Shelf {
 pub struct Record {
     /// The version of this form: 1.
     pub v: u32,
-    /// The plugin's name.
-    pub name: String,
-    /// Its version, for people; the digest is what counts.
-    pub version: String,
-    /// Of its manifest and all its files.
-    pub digest: Digest,
+    /// The plugin as it was reviewed: its manifest and all its files.
+    pub pin: Pin,
     /// What the person granted, as patterns of capabilities.
     pub granted: Vec<String>,
     /// The tools that were shown to the person, by the digest of what they say.
@@ -59,8 +56,24 @@ pub struct Record {
 pub struct Examined {
     /// What it declares.
     pub manifest: Manifest,
-    /// Of its manifest and all its files.
-    pub digest: Digest,
+    /// Its manifest and all its files.
+    pub pin: Pin,
+}
+
+impl Record {
+    /// What is written down when a person said yes.
+    #[must_use]
+    pub fn new(examined: &Examined, granted: Vec<String>, source: &str) -> Self {
+        Self {
+            v: VERSION,
+            pin: examined.pin.clone(),
+            granted,
+            tools: BTreeMap::new(),
+            source: source.to_owned(),
+            installed: SystemClock.now(),
+            disabled: None,
+        }
+    }
 }
 
 /// An installed plugin that is as it was reviewed.
@@ -231,9 +244,9 @@ impl Shelf {
     pub fn find(&self, name: &str) -> Result<Placed, ExamineError> {
         let record = self.record(name)?;
         let home = self.home(name);
-        let files = files(&home, record.digest);
+        let files = files(&home, record.pin.digest);
         let examined = examine(&files)?;
-        if examined.digest != record.digest || examined.manifest.name != name {
+        if examined.pin.digest != record.pin.digest || examined.manifest.name != name {
             return Err(ExamineError::Changed);
         }
         Ok(Placed {
@@ -264,7 +277,7 @@ impl Shelf {
         };
         let record: Record =
             serde_json::from_str(&text).map_err(|error| broken(error.to_string()))?;
-        match record.v == VERSION && record.name == name {
+        match record.v == VERSION && record.pin.name == name {
             true => Ok(record),
             false => Err(broken("it is of another version or plugin".to_owned())),
         }
@@ -281,17 +294,17 @@ impl Shelf {
         source: &Path,
         record: &Record,
     ) -> Result<Placed, ChangeShelfError> {
-        permitted(&permit, "plugins.install", &record.name)?;
-        let home = self.home(&record.name);
+        permitted(&permit, "plugins.install", &record.pin.name)?;
+        let home = self.home(&record.pin.name);
         private(&home).map_err(|source| file(&home, source))?;
-        let place = files(&home, record.digest);
+        let place = files(&home, record.pin.digest);
         if place.exists() {
             // Left by a crash, or the same again: only a whole one is kept.
             std::fs::remove_dir_all(&place).map_err(|source| file(&place, source))?;
         }
         let copied = taken(source, Some(&place));
         let copied = match copied {
-            Ok(copied) if copied.digest == record.digest => copied,
+            Ok(copied) if copied.pin.digest == record.pin.digest => copied,
             other => {
                 let _ = std::fs::remove_dir_all(&place);
                 return Err(other.err().unwrap_or(ExamineError::Changed).into());
@@ -304,6 +317,24 @@ impl Shelf {
             files: place,
             home,
         })
+    }
+
+    /// Writes down which tools the person was shown.
+    ///
+    /// # Errors
+    /// It is not there, or the disk says no.
+    pub fn pin_tools(
+        &self,
+        permit: Permit,
+        name: &str,
+        tools: &[ForeignTool],
+    ) -> Result<(), ChangeShelfError> {
+        permitted(&permit, "plugins.install", name)?;
+        let mut record = self.record(name)?;
+        let pins = tools.iter().map(|tool| (tool.name.clone(), pin_of(tool)));
+        record.tools = pins.collect();
+        record.disabled = None;
+        self.write(&record)
     }
 
     /// Switches a plugin off, with the reason, or on.
@@ -352,7 +383,7 @@ impl Shelf {
 
     /// Removes files of a plugin that its record does not name.
     pub fn tidy(&self, name: &str) {
-        let wanted = self.record(name).ok().map(|record| record.digest);
+        let wanted = self.record(name).ok().map(|record| record.pin.digest);
         let wanted = wanted.map(|digest| files(&self.home(name), digest));
         let Ok(entries) = std::fs::read_dir(self.home(name)) else {
             return;
@@ -391,7 +422,7 @@ impl Shelf {
     }
 
     fn write(&self, record: &Record) -> Result<(), ChangeShelfError> {
-        let path = self.home(&record.name).join(RECORD);
+        let path = self.home(&record.pin.name).join(RECORD);
         let new = path.with_extension("new");
         let write = || {
             let mut out = std::fs::File::create(&new)?;
@@ -451,23 +482,26 @@ fn taken(source: &Path, copy_to: Option<&Path>) -> Result<Examined, ExamineError
     let (manifest, text) = read_manifest(source)?;
     let entries = tree::take(source, copy_to).map_err(ExamineError::Files)?;
     // What was read must be what was hashed, whatever happened in between.
-    let is_it = |entry: &tree::Entry| entry.path == FILE && entry.digest == text;
+    let digest = Digest::of(text.as_bytes());
+    let is_it = |entry: &tree::Entry| entry.path == FILE && entry.digest == digest;
     if !entries.iter().any(is_it) {
         return Err(ExamineError::Changed);
     }
-    let mut hasher = fluffy_base::Hasher::new();
-    for entry in &entries {
-        // No path has a control character, so each line stands for one entry.
-        hasher.update(format!("{:?} {} {}\n", entry.kind, entry.digest, entry.path).as_bytes());
-    }
-    Ok(Examined {
-        manifest,
-        digest: hasher.finish(),
-    })
+    let files = entries.into_iter().map(|entry| {
+        let mode = match entry.kind {
+            tree::EntryKind::File => 0o644,
+            tree::EntryKind::Program => 0o755,
+            tree::EntryKind::Link => 0o120_777,
+        };
+        let digest = entry.digest;
+        (entry.path, FileFact { mode, digest })
+    });
+    let pin = Pin::of(&manifest, &text, files.collect());
+    Ok(Examined { manifest, pin })
 }
 
-/// The manifest of a directory, and the digest of its text.
-fn read_manifest(source: &Path) -> Result<(Manifest, Digest), ExamineError> {
+/// The manifest of a directory, and its text.
+fn read_manifest(source: &Path) -> Result<(Manifest, String), ExamineError> {
     let path = source.join(FILE);
     let missing = |source| ExamineError::NoManifest {
         path: path.clone(),
@@ -481,9 +515,8 @@ fn read_manifest(source: &Path) -> Result<(Manifest, Digest), ExamineError> {
         let error = io::Error::new(io::ErrorKind::FileTooLarge, "it is too large");
         return Err(missing(error));
     }
-    let digest = Digest::of(text.as_bytes());
     match Manifest::parse(&text) {
-        Ok(manifest) => Ok((manifest, digest)),
+        Ok(manifest) => Ok((manifest, text)),
         Err(source) => Err(ExamineError::Manifest { path, source }),
     }
 }

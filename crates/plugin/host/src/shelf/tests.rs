@@ -1,6 +1,5 @@
 //! Plugins that are put on the shelf, changed behind its back and taken away.
 
-use fluffy_base::{Clock as _, SystemClock};
 use fluffy_test_kit::permit;
 
 use super::*;
@@ -23,17 +22,7 @@ fn source() -> tempfile::TempDir {
 }
 
 fn record(examined: &Examined) -> Record {
-    Record {
-        v: VERSION,
-        name: examined.manifest.name.clone(),
-        version: examined.manifest.version.to_string(),
-        digest: examined.digest,
-        granted: vec!["kv.*".to_owned()],
-        tools: BTreeMap::new(),
-        source: "here".to_owned(),
-        installed: SystemClock.now(),
-        disabled: None,
-    }
+    Record::new(examined, vec!["kv.*".to_owned()], "here")
 }
 
 fn install(shelf: &Shelf, source: &Path) -> Placed {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fluffy_base::{Clock as _, SystemClock};
 use fluffy_contract::ToolSource;
 use fluffy_contract::tool::CallToolError;
 use fluffy_egress::HostNetwork;
@@ -65,17 +64,8 @@ impl Scene {
                 (name.to_owned(), pin_of(&tool))
             })
             .into();
-        let record = Record {
-            v: 1,
-            name: name.to_owned(),
-            version: version.to_owned(),
-            digest: examined.digest,
-            granted: vec!["*".to_owned()],
-            tools,
-            source: source.display().to_string(),
-            installed: SystemClock.now(),
-            disabled: None,
-        };
+        let mut record = Record::new(&examined, vec!["*".to_owned()], "here");
+        record.tools = tools;
         let allowed = permit("plugins.install", Some(name));
         self.shelf.install(allowed, &source, &record).unwrap();
         source
