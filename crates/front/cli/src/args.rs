@@ -4,6 +4,7 @@
 //! `command/<noun>/<verb>.rs`.
 
 mod agent;
+mod plugin;
 mod sandbox;
 
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use fluffy_ledger::verify::Extent;
 pub(crate) use agent::{
     Asked, ModeArg, ReplayArgs, RunTaskArgs, SessionCommand, TaskArgs, WorkArgs, with_task,
 };
+pub(crate) use plugin::PluginCommand;
 pub(crate) use sandbox::{
     AftermathArgs, EngineArg, LayerCommand, RunArgs, SandboxCommand, SelftestArgs, TierArg,
 };
@@ -110,6 +112,9 @@ removed at the end. Where namespaces are forbidden it asks for reduced isolation
 --json: the events of the session, then one line of type demo.ended. Exits 9 if the task did not
 end verified.")]
     Demo(DemoArgs),
+    /// Install plugins and look after them
+    #[command(subcommand)]
+    Plugin(PluginCommand),
     /// Write a starter policy for this project and open its ledger
     #[command(after_help = "\
 Writes `.fluffy/policy.yaml` and `.fluffy/config.toml` (never over an existing file), makes the

@@ -12,6 +12,7 @@ mod init;
 pub(crate) mod layer;
 pub(crate) mod ledger;
 pub(crate) mod person;
+mod plugin;
 pub(crate) mod policy;
 pub(crate) mod recordings;
 mod replay;
@@ -42,6 +43,7 @@ pub(crate) fn run(session: &Session, command: Command) -> Result<process::ExitCo
         Command::Session(command) => session::run(session, command),
         Command::Demo(args) => demo::run(session, &args),
         Command::Init => init::run(session),
+        Command::Plugin(command) => plugin::run(session, command),
         Command::Policy(command) => policy::run(session, command),
         Command::Audit(command) => audit::run(session, command),
         Command::Config(command) => config::run(session, &command),

@@ -9,6 +9,7 @@ pub(crate) mod bootstrap;
 mod containers;
 pub(crate) mod egress;
 mod make;
+pub(crate) mod plugins;
 mod walls;
 
 use std::fs::File;
@@ -117,6 +118,7 @@ fn serve(project: &Path, socket: &Path, engine: ProcessEngine) -> Result<Ended, 
         let listener = bind(socket)?;
         let (launcher, outside) = (maker.launcher.clone(), Arc::clone(&maker.network));
         let containers = Arc::clone(&maker.containers);
+        let plugins = Arc::clone(&maker.plugins);
         let (served, needed) = server(Arc::new(maker), env!("CARGO_PKG_VERSION"));
         let no_more = async {
             tokio::select! {
@@ -128,6 +130,7 @@ fn serve(project: &Path, socket: &Path, engine: ProcessEngine) -> Result<Ended, 
             }
         };
         let ended = served.serve(listener, no_more).await;
+        plugins.stop_all().await;
         ended.map_err(|error| {
             let fix = "run the command again; it starts another one";
             Failure::of(fluffy_report::ExitCode::Internal, &error, fix)

@@ -9,11 +9,14 @@ mod unread;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use fluffy_contract::ToolSource;
+use fluffy_contract::tool::ForeignTool;
 use fluffy_plugin_core::lifecycle::State;
 use fluffy_plugin_core::resolve::{Candidate, resolve};
 
+use crate::log::Log;
 use crate::shelf::{ExamineError, Found, Placed};
 
 pub use ground::{Ground, LaunchError, REVIEWED, THIRD_PARTY};
@@ -21,6 +24,9 @@ pub use plugin::{ReloadError, Source};
 pub use unread::FindUnreadError;
 
 use plugin::Plugin;
+
+/// How long one that was only looked at may take to end.
+const TRIED: Duration = Duration::from_secs(2);
 
 /// The plugins of one host.
 #[derive(Debug)]
@@ -152,6 +158,19 @@ impl Plugins {
         let new = || Arc::new(Plugin::new(name.to_owned(), Arc::clone(&self.ground)));
         let mut known = self.known();
         Arc::clone(known.plugins.entry(name.to_owned()).or_insert_with(new))
+    }
+
+    /// Starts an installed plugin once, apart from all others, to see what
+    /// tools it has, and ends it.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn try_out(&self, placed: &Placed) -> Result<Vec<ForeignTool>, LaunchError> {
+        let log = Log::open(&placed.home.join("log"))?;
+        let launched = self.ground.launch(placed, &log).await?;
+        let tools = launched.connection.tools();
+        launched.connection.stop(TRIED).await;
+        Ok(tools)
     }
 
     /// The tools of everything that runs now.

@@ -46,6 +46,9 @@ pub struct Record {
     pub source: String,
     /// When.
     pub installed: Timestamp,
+    /// How often a person asked for it to be started anew.
+    #[serde(default)]
+    pub reloads: u64,
     /// Why it does not run, if it shall not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disabled: Option<String>,
@@ -71,6 +74,7 @@ impl Record {
             tools: BTreeMap::new(),
             source: source.to_owned(),
             installed: SystemClock.now(),
+            reloads: 0,
             disabled: None,
         }
     }
@@ -354,6 +358,18 @@ impl Shelf {
         permitted(&permit, action, name)?;
         let mut record = self.record(name)?;
         record.disabled = disabled;
+        self.write(&record)
+    }
+
+    /// Asks for a plugin to be started anew: whoever runs it sees another
+    /// record.
+    ///
+    /// # Errors
+    /// It is not what was reviewed, or the disk says no.
+    pub fn reload(&self, permit: Permit, name: &str) -> Result<(), ChangeShelfError> {
+        permitted(&permit, "plugins.reload", name)?;
+        let mut record = self.find(name)?.record;
+        record.reloads = record.reloads.saturating_add(1);
         self.write(&record)
     }
 

@@ -275,6 +275,15 @@ impl Gate {
         Ok(reload == Reload::Changed)
     }
 
+    /// Puts what the files say now in force, as the watch would a moment later.
+    ///
+    /// # Errors
+    /// A layer is unreadable or invalid; then the old policy still holds.
+    pub fn refresh(&self) -> Result<(), LoadPolicyError> {
+        let refreshed = self.reload_unless(None);
+        refreshed.map(drop).map_err(|(_, error)| *error)
+    }
+
     /// As [`Gate::reload`], without trying a state that is known to be broken
     /// and without reviving an extension, which only a person may do.
     /// An error comes with what identifies the state it is about.

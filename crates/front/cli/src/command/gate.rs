@@ -25,6 +25,7 @@ const CEILING: &[&str] = &[
     "layer.drop.*",
     "merge.apply",
     "net.connect.*",
+    "plugins.*",
     "sandbox.create.*",
     "shell.exec",
 ];

@@ -5,6 +5,7 @@ mod fork;
 mod hold;
 
 use std::collections::BTreeMap;
+use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use fluffy_config::{Paths, ProcessEngine};
 use fluffy_contract::BoxFuture;
 use fluffy_contract::model::ModelProvider;
 use fluffy_egress::{Network, Outside};
-use fluffy_gate::{Answer, Desk, Gate};
+use fluffy_gate::{Answer, Desk, Gate, Watch};
 use fluffy_ipc::{ErrorCode, Failure as Refused};
 use fluffy_kernel::agent::{Agent, DriveError, Ground};
 use fluffy_kernel::api::{ProviderEnvironment, Resume, Start};
@@ -33,6 +34,7 @@ use fluffy_models::price::Prices;
 use fluffy_models::replay::Replay;
 use fluffy_models::selection::{self, select};
 use fluffy_models::worker::SetupLink;
+use fluffy_plugin_host::plugins::Plugins;
 use fluffy_policy::grant::{Grant, GrantLists};
 use fluffy_policy::word::{State, Tier};
 use fluffy_policy::{Permit, Principal, PrincipalKind};
@@ -48,6 +50,7 @@ use fluffy_workflow::project::instructions::{self, Instructions, Skill};
 
 use self::configured::{Configured, lowered};
 use super::containers::{self, Containers};
+use super::plugins;
 use crate::command::sandbox::ground::Ground as Machine;
 use crate::command::{layer, ledger, person, policy, recordings};
 use crate::failure::{self, Failure};
@@ -76,6 +79,7 @@ const CEILING: &[&str] = &[
     "model.generate.*",
     "net.connect.*",
     "plan.complete",
+    "plugin.*",
     "sandbox.create.*",
     "sandbox.exec.*",
     "search.glob.*",
@@ -86,6 +90,9 @@ const CEILING: &[&str] = &[
     "workflow.request_exemption.*",
     "workflow.transition.*",
 ];
+
+/// How often the policy's files are looked at.
+const WATCHED: Duration = Duration::from_millis(500);
 
 /// Tokens of conversation, where the model's own limit is not known.
 const WINDOW: u64 = 120_000;
@@ -100,6 +107,8 @@ pub(super) struct Maker {
     paths: Paths,
     ledger: Ledger,
     gate: Arc<Gate>,
+    /// What is applied while a session works holds for it at once.
+    _watch: Watch,
     pub(super) launcher: LauncherHandle,
     slots: Slots,
     workshop: Arc<Workshop>,
@@ -108,6 +117,7 @@ pub(super) struct Maker {
     kind: LayerKind,
     roots: Option<String>,
     pub(super) network: Arc<Outside>,
+    pub(super) plugins: Arc<Plugins>,
 }
 
 /// What a kernel was given when it started, and found before its walls.
@@ -137,6 +147,13 @@ impl Maker {
             policy::clock(),
         );
         let gate = Arc::new(gate.map_err(|error| failure::load_policy(&error, None))?);
+        let watch = Watch::start(&gate, WATCHED, |noticed| {
+            if let Err(error) = noticed {
+                let why = fluffy_kernel::agent::explain(&error);
+                let _ = writeln!(io::stderr(), "the policy stays as it was: {why}");
+            }
+        });
+        let watch = watch.map_err(|error| failure::no_threads(&error))?;
         let machine = Machine::of_agent(
             here,
             gate.policy().engine.templates(),
@@ -172,14 +189,24 @@ impl Maker {
                 "please report this",
             )
         })?;
+        let plugins = plugins::open(plugins::Standing {
+            folder: &here.paths.plugins_dir,
+            project: Some(&machine.project),
+            launcher: launcher.clone(),
+            gate: Arc::clone(&gate),
+            ledger: opened.ledger.clone(),
+            network: Arc::clone(&lines.outside) as Arc<dyn Network>,
+        })?;
         Ok(Self {
             slots,
             workshop,
             containers,
+            plugins: Arc::new(plugins),
             project: machine.project.clone(),
             paths: here.paths.clone(),
             ledger: opened.ledger,
             gate,
+            _watch: watch,
             launcher,
             layers,
             kind: machine.layer,
@@ -212,8 +239,18 @@ impl Maker {
         })
     }
 
+    /// A session begins under the policy that is there when it begins.
+    fn up_to_date(&self) -> Result<(), Refused> {
+        let refreshed = self.gate.refresh();
+        refreshed.map_err(|error| {
+            let report = Failure::from(failure::load_policy(&error, None));
+            Refused::new(ErrorCode::InvalidParams, report.line())
+        })
+    }
+
     async fn new_session(&self, start: Start, ways: Ways) -> Result<Agent, Refused> {
         let configured = self.configured(&start.providers)?;
+        self.up_to_date()?;
         can_do(&start, configured.limits)?;
         let id = SessionId::generate();
         let desk = self.desk(id)?;
@@ -263,7 +300,7 @@ impl Maker {
             providers: start.providers,
             models: start.models,
         };
-        self.ready(parts, ways)
+        self.ready(parts, ways).await
     }
 
     /// What sessions of a tier stand on.
@@ -297,6 +334,7 @@ impl Maker {
         providers: Option<ProviderEnvironment>,
         ways: Ways,
     ) -> Result<Agent, Refused> {
+        self.up_to_date()?;
         let store = SessionStore::new(self.ledger.clone());
         let mut session = store.load(id).map_err(|error| not_there(&error))?;
         let desk = self.desk(session.id)?;
@@ -332,7 +370,7 @@ impl Maker {
             providers,
             models,
         };
-        self.ready(parts, ways)
+        self.ready(parts, ways).await
     }
 
     fn new_layer(&self, desk: &Desk, floor: &Floor) -> Result<HeldLayer, Refused> {
@@ -341,7 +379,9 @@ impl Maker {
         created.map_err(|error| internal(&error))
     }
 
-    fn ready(&self, parts: Parts, ways: Ways) -> Result<Agent, Refused> {
+    async fn ready(&self, parts: Parts, ways: Ways) -> Result<Agent, Refused> {
+        let mut registry = Registry::standard(ProjectPaths::new(&self.project));
+        plugins::add(&self.plugins, &mut registry, &self.ledger).await;
         let turns = usize::try_from(parts.session.turns).unwrap_or(usize::MAX);
         let asked = Asked {
             desk: &parts.desk,
@@ -365,7 +405,7 @@ impl Maker {
             workshop: parts.floor.workshop,
             layers: self.layers.clone(),
             kind: parts.floor.kind,
-            registry: Registry::standard(ProjectPaths::new(&self.project)),
+            registry,
             provider,
             address,
             network: Arc::clone(&self.network) as Arc<dyn Network>,

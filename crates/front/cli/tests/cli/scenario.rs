@@ -18,6 +18,7 @@ mod keyring;
 mod killed;
 mod languages;
 mod long;
+mod plugged;
 mod processes;
 mod rehearsed;
 mod replayed;

@@ -137,7 +137,7 @@ fn ask(session: &Session, proposal: &Proposal, answers: &Answers) -> Result<Answ
 }
 
 /// Asks in the terminal; nothing if there is none.
-fn prompt(session: &Session, question: &str) -> Result<Option<String>, Failure> {
+pub(crate) fn prompt(session: &Session, question: &str) -> Result<Option<String>, Failure> {
     if session.json() || !io::stdin().is_terminal() {
         return Ok(None);
     }

@@ -206,6 +206,24 @@ impl Ground {
     }
 }
 
+/// What a launcher that only starts plugins is started with.
+pub(crate) fn for_plugins(
+    here: &Here,
+    added: &[AddedTemplate],
+    engine: Engine,
+    folder: &Path,
+) -> Settings {
+    Settings {
+        templates: Template::all(machine_memory(), added),
+        projects: Vec::new(),
+        plugins: Some(here.paths.plugins_dir.clone()),
+        layers: here.paths.state_dir.join("layers"),
+        state: here.paths.state_dir.join("sandboxes"),
+        tools: tools(here, folder).roots,
+        engine,
+    }
+}
+
 fn layer_kind(engine: Engine) -> LayerKind {
     match engine {
         Engine::Native => LayerKind::Overlay,
