@@ -9,6 +9,7 @@
 pub mod identity;
 pub mod lifecycle;
 pub mod manifest;
+pub mod profile;
 pub mod resolve;
 pub mod tier;
 pub mod words;
