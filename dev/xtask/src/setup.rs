@@ -138,6 +138,31 @@ const NEEDS: &[Need] = &[
         is_there: || find_program("go").is_some(),
     },
     Need {
+        what: "go-plugin, the library that foreign plugins are made with",
+        package: "golang-github-hashicorp-go-plugin-dev",
+        is_there: || has_go_package("github.com/hashicorp/go-plugin"),
+    },
+    Need {
+        what: "gRPC for Go",
+        package: "golang-google-grpc-dev",
+        is_there: || has_go_package("google.golang.org/grpc"),
+    },
+    Need {
+        what: "protobuf for Go",
+        package: "golang-goprotobuf-dev",
+        is_there: || find_program("protoc-gen-go").is_some(),
+    },
+    Need {
+        what: "x/net for Go",
+        package: "golang-golang-x-net-dev",
+        is_there: || has_go_package("golang.org/x/net"),
+    },
+    Need {
+        what: "protoc",
+        package: "protobuf-compiler",
+        is_there: || find_program("protoc").is_some(),
+    },
+    Need {
         what: "npm",
         package: "npm",
         is_there: || find_program("npm").is_some(),
@@ -241,6 +266,11 @@ fn has_server(name: &str) -> bool {
 fn has_module(name: &str) -> bool {
     capture(Command::new("/usr/bin/python3").args(["-I", "-c", &format!("import {name}")]))
         .is_some()
+}
+
+/// Whether a library of Go came with the system, sources and all.
+fn has_go_package(path: &str) -> bool {
+    Path::new("/usr/share/gocode/src").join(path).is_dir()
 }
 
 fn missing(needs: &[Need]) -> Vec<&Need> {

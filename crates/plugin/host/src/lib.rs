@@ -13,6 +13,7 @@ pub mod room;
 pub mod services;
 pub mod shelf;
 pub mod tree;
+pub mod wire;
 
 pub use connection::{CallPluginError, Connection, Gone, StartPluginError};
 pub use services::{ServiceError, Services};

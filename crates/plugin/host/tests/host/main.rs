@@ -9,6 +9,7 @@
     reason = "tests"
 )]
 
+mod contracts;
 mod kit;
 mod mcp;
 mod plugins;
