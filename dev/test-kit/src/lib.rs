@@ -9,6 +9,7 @@
 mod account;
 mod context;
 mod engine;
+mod go;
 mod guest;
 mod lifeline;
 mod permit;
@@ -20,6 +21,7 @@ mod wait;
 
 pub use context::{Finished, TestContext};
 pub use engine::{EngineKind, PrivateEngine, TestEngine};
+pub use go::GoPlugins;
 pub use guest::{EMULATOR, Guest, GuestImage, GuestKernel};
 pub use permit::permit;
 pub use postgres::{FreshDatabase, POSTGRES_ENV, PrivatePostgres};

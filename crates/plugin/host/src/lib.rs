@@ -6,6 +6,7 @@
 //! sandbox, never decides. Start reading with [`connection`].
 
 pub mod connection;
+pub mod go_plugin;
 pub mod log;
 pub mod mcp;
 pub mod plugins;

@@ -643,9 +643,11 @@ pub struct KvGetRequest {
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KvGetResponse {
-    /// Unset where there is no such key.
-    #[prost(bytes = "vec", optional, tag = "1")]
-    pub value: ::core::option::Option<::prost::alloc::vec::Vec<u8>>,
+    /// Whether there is such a key.
+    #[prost(bool, tag = "1")]
+    pub found: bool,
+    #[prost(bytes = "vec", tag = "2")]
+    pub value: ::prost::alloc::vec::Vec<u8>,
 }
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -10,6 +10,7 @@
 )]
 
 mod contracts;
+mod go_plugin;
 mod kit;
 mod mcp;
 mod plugins;
