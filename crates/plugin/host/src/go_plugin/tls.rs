@@ -247,3 +247,90 @@ impl SignatureVerificationAlgorithm for P521Sha512 {
         alg_id::ECDSA_SHA512
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+    use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
+    use tokio_rustls::rustls::sign::CertifiedKey;
+
+    use super::*;
+
+    /// Whether both sides hear each other.
+    async fn meet(server: TlsAcceptor, client: TlsConnector) -> std::io::Result<()> {
+        let (ours, theirs) = duplex(64 << 10);
+        let answer = async {
+            let mut stream = server.accept(theirs).await?;
+            stream.write_all(b"x").await?;
+            stream.read_u8().await
+        };
+        let ask = async {
+            let name = NAME.try_into().unwrap();
+            let mut stream = client.connect(name, ours).await?;
+            stream.write_all(b"y").await?;
+            stream.read_u8().await
+        };
+        let (answered, asked) = tokio::join!(answer, ask);
+        answered.and(asked).map(drop)
+    }
+
+    #[tokio::test]
+    async fn each_side_believes_one_certificate_only() {
+        let [host, plugin, other] = [(); 3].map(|()| Identity::fresh().unwrap());
+        let (ours, theirs) = (&host.certificate, &plugin.certificate);
+        let good = || plugin.acceptor(ours).unwrap();
+        let met = meet(good(), host.connector(theirs).unwrap()).await;
+        met.unwrap();
+        let foreign_client = meet(good(), other.connector(theirs).unwrap()).await;
+        assert!(foreign_client.is_err());
+        let foreign_server = other.acceptor(ours).unwrap();
+        let met = meet(foreign_server, host.connector(theirs).unwrap()).await;
+        assert!(met.is_err());
+    }
+
+    /// A certificate is public; having it proves nothing.
+    #[tokio::test]
+    async fn a_certificate_without_its_key_is_refused() {
+        #[derive(Debug)]
+        struct Borrowed(Arc<CertifiedKey>);
+        impl ResolvesServerCert for Borrowed {
+            fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+                Some(Arc::clone(&self.0))
+            }
+        }
+        let [host, plugin, thief] = [(); 3].map(|()| Identity::fresh().unwrap());
+        let serve = |key: &PrivateKeyDer<'static>| {
+            let key = provider().key_provider.load_private_key(key.clone_key());
+            let both = CertifiedKey::new(vec![plugin.certificate.clone()], key.unwrap());
+            let config = ServerConfig::builder_with_provider(provider())
+                .with_protocol_versions(&[&TLS13])
+                .unwrap()
+                .with_no_client_auth()
+                .with_cert_resolver(Arc::new(Borrowed(Arc::new(both))));
+            TlsAcceptor::from(Arc::new(config))
+        };
+        let connector = || host.connector(&plugin.certificate).unwrap();
+        assert!(meet(serve(&thief.key), connector()).await.is_err());
+        meet(serve(&plugin.key), connector()).await.unwrap();
+    }
+
+    #[test]
+    fn a_signature_on_the_larger_curve_is_checked() {
+        use p521::ecdsa::SigningKey;
+        use p521::ecdsa::signature::Signer as _;
+        let key = SigningKey::from_slice(&[1; 66].map(|byte: u8| byte & 1)).unwrap();
+        let public = VerifyingKey::from(&key).to_sec1_point(false);
+        let signature: DerSignature = key.sign(b"message");
+        let check = |message: &[u8], signature: &[u8]| {
+            P521Sha512.verify_signature(public.as_bytes(), message, signature)
+        };
+        assert!(check(b"message", signature.as_bytes()).is_ok());
+        assert!(check(b"massage", signature.as_bytes()).is_err());
+        assert!(check(b"message", &signature.as_bytes()[1..]).is_err());
+        assert!(
+            P521Sha512
+                .verify_signature(b"", b"message", signature.as_bytes())
+                .is_err()
+        );
+    }
+}

@@ -11,6 +11,7 @@
 
 mod contracts;
 mod go_plugin;
+mod go_plugin_hostile;
 mod kit;
 mod mcp;
 mod plugins;
