@@ -7,6 +7,8 @@
 //! [`Guest`] for a kernel of one's own, [`PublishedServers`] for foreign ones.
 
 mod account;
+#[cfg(feature = "wasm")]
+mod component;
 mod context;
 mod engine;
 mod go;
@@ -19,6 +21,8 @@ mod seed;
 mod skip;
 mod wait;
 
+#[cfg(feature = "wasm")]
+pub use component::{component, sample_plugin};
 pub use context::{Finished, TestContext};
 pub use engine::{EngineKind, PrivateEngine, TestEngine};
 pub use go::GoPlugins;

@@ -1,7 +1,8 @@
 //! The state of one call: a fresh store with its meter, fuel and deadline.
 //!
 //! A store is made for one call and dropped with it, so nothing a program
-//! leaves in memory reaches another. The only things inside are what the
+//! leaves in memory reaches another; only a plugin that is declared stateful
+//! has its store armed again. The only things inside are what the
 //! command names: see `command`.
 
 use std::time::Instant;
@@ -18,10 +19,10 @@ use crate::output::Output;
 use crate::stop::Stop;
 
 /// Open files, streams and waits that a program may hold at once.
-const HANDLES_MAX: usize = 1024;
+pub(crate) const HANDLES_MAX: usize = 1024;
 
 /// The most random bytes that a program gets from one call.
-const RANDOM_MAX: u64 = 1 << 20;
+pub(crate) const RANDOM_MAX: u64 = 1 << 20;
 
 /// The most bytes that a component hands over in one call.
 const HANDED_OVER_MAX: usize = 4 << 20;
@@ -29,7 +30,15 @@ const HANDED_OVER_MAX: usize = 4 << 20;
 /// What one call holds; `W` is its access to the system, or nothing.
 pub(crate) struct Guest<W> {
     meter: Meter,
-    system: W,
+    deadline: Instant,
+    pub(crate) system: W,
+}
+
+impl<W> Guest<W> {
+    /// Ends the call because it asked its host too often.
+    pub(crate) fn too_many_asks(&mut self, limit: u32) -> wasmtime::Error {
+        self.meter.refuse(Stop::Asks { limit })
+    }
 }
 
 /// What a plain function reaches of the system: nothing.
@@ -75,15 +84,18 @@ impl Frame {
         engine: &Engine,
         system: W,
     ) -> wasmtime::Result<Store<Guest<W>>> {
-        let meter = Meter::new(self.limits, self.bounds);
-        let mut store = Store::new(engine, Guest { meter, system });
+        let guest = Guest {
+            meter: Meter::new(self.limits, self.bounds),
+            deadline: self.deadline,
+            system,
+        };
+        let mut store = Store::new(engine, guest);
         store.limiter(|guest| &mut guest.meter);
         store.set_hostcall_fuel(HANDED_OVER_MAX);
-        // Without a limit the counter still runs, from the top.
-        store.set_fuel(self.limits.fuel.unwrap_or(u64::MAX))?;
-        let Self { deadline, beat, .. } = *self;
-        store.set_epoch_deadline(1);
-        store.epoch_deadline_callback(move |_| {
+        self.arm(&mut store)?;
+        let beat = self.beat;
+        store.epoch_deadline_callback(move |store| {
+            let deadline = store.data().deadline;
             Ok(match (Instant::now() >= deadline, beat) {
                 (true, _) => UpdateDeadline::Interrupt,
                 (false, Beat::Continue) => UpdateDeadline::Continue(1),
@@ -91,6 +103,15 @@ impl Frame {
             })
         });
         Ok(store)
+    }
+
+    /// Gives a store the fuel and the time for one more call.
+    pub(crate) fn arm<W>(&self, store: &mut Store<Guest<W>>) -> wasmtime::Result<()> {
+        // Without a limit the counter still runs, from the top.
+        store.set_fuel(self.limits.fuel.unwrap_or(u64::MAX))?;
+        store.set_epoch_deadline(1);
+        store.data_mut().deadline = self.deadline;
+        Ok(())
     }
 }
 

@@ -5,7 +5,8 @@
 //! of its plain functions, each in a fresh store within [`Limits`]. A program
 //! reaches nothing that its [`Command`] does not name: no directory, no
 //! variable, no network at all; it can read the two clocks and get random
-//! bytes. Start reading with [`tier`].
+//! bytes. [`PluginTier`] does the same for plugins, which also have a host to
+//! ask. Start reading with [`tier`].
 
 mod cache;
 mod call;
@@ -15,6 +16,7 @@ mod guest;
 pub mod limits;
 mod meter;
 mod output;
+pub mod plugin;
 pub mod program;
 mod run;
 pub mod stop;
@@ -24,6 +26,7 @@ pub mod tier;
 pub use call::{CallError, Returned};
 pub use command::{Access, Call, Command, Directory, Value};
 pub use limits::{Bounds, Limits};
+pub use plugin::PluginTier;
 pub use program::{PrepareError, Program};
 pub use run::{Ended, Finished, RunError};
 pub use stop::{Stop, TrapKind};

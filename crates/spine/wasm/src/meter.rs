@@ -48,7 +48,7 @@ impl Meter {
         self.memory.total
     }
 
-    fn refuse(&mut self, stop: Stop) -> wasmtime::Error {
+    pub(crate) fn refuse(&mut self, stop: Stop) -> wasmtime::Error {
         self.exceeded.get_or_insert_with(|| stop.clone());
         wasmtime::Error::from(stop)
     }

@@ -94,6 +94,19 @@ impl Output {
     }
 }
 
+impl Output {
+    /// What was written so far; the next call may write as much again.
+    pub(crate) fn renew(&self, limit: ByteSize) -> (Vec<u8>, Vec<u8>) {
+        let mut kept = lock(&self.kept);
+        kept.limit = limit;
+        kept.left = usize::try_from(limit.0).unwrap_or(usize::MAX);
+        (
+            std::mem::take(&mut kept.stdout),
+            std::mem::take(&mut kept.stderr),
+        )
+    }
+}
+
 impl Stream {
     fn keep(&self, bytes: &[u8]) -> Result<(), Stop> {
         let mut kept = lock(&self.kept);

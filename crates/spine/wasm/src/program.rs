@@ -77,6 +77,12 @@ pub enum PrepareError {
         /// Which program.
         digest: Digest,
     },
+    /// It does not export what a plugin of its type has to.
+    #[error("the program `{digest}` does not export `fluffy:plugin/lifecycle` and `tool`")]
+    NotAPlugin {
+        /// Which program.
+        digest: Digest,
+    },
 }
 
 impl Program {
@@ -154,7 +160,7 @@ impl Workshop {
     fn module(&self, digest: Digest, bytes: &[u8]) -> Result<Forms, PrepareError> {
         let module = Module::from_binary(&self.engine, bytes)
             .map_err(|source| does_not_compile(digest, source))?;
-        self.check_resources(digest, &module.resources_required())?;
+        check_resources(digest, &module.resources_required(), &self.bounds)?;
         let missing = |source| missing_import(digest, source);
         let command = match is_command(&module) {
             true => Some(self.modules.instantiate_pre(&module).map_err(missing)?),
@@ -175,7 +181,7 @@ impl Workshop {
         let Some(needs) = component.resources_required() else {
             return Err(PrepareError::NotRunnable { digest });
         };
-        self.check_resources(digest, &needs)?;
+        check_resources(digest, &needs, &self.bounds)?;
         let linked = self
             .components
             .instantiate_pre(&component)
@@ -183,25 +189,25 @@ impl Workshop {
         let command = CommandPre::new(linked).map_err(|_| PrepareError::NotRunnable { digest })?;
         Ok(CommandForm::Component(command))
     }
+}
 
-    fn check_resources(
-        &self,
-        digest: Digest,
-        needs: &ResourcesRequired,
-    ) -> Result<(), PrepareError> {
-        let checks = [
-            ("memories", needs.num_memories, self.bounds.memories),
-            ("tables", needs.num_tables, self.bounds.tables),
-        ];
-        for (what, found, limit) in checks {
-            if found > limit {
-                let (found, limit) = (u64::from(found), u64::from(limit));
-                let source = ExamineError::TooMany { what, found, limit };
-                return Err(PrepareError::Examine { digest, source });
-            }
+pub(crate) fn check_resources(
+    digest: Digest,
+    needs: &ResourcesRequired,
+    bounds: &Bounds,
+) -> Result<(), PrepareError> {
+    let checks = [
+        ("memories", needs.num_memories, bounds.memories),
+        ("tables", needs.num_tables, bounds.tables),
+    ];
+    for (what, found, limit) in checks {
+        if found > limit {
+            let (found, limit) = (u64::from(found), u64::from(limit));
+            let source = ExamineError::TooMany { what, found, limit };
+            return Err(PrepareError::Examine { digest, source });
         }
-        Ok(())
     }
+    Ok(())
 }
 
 /// What a core module can be used as.
@@ -214,12 +220,12 @@ fn is_command(module: &Module) -> bool {
     }
 }
 
-fn does_not_compile(digest: Digest, source: wasmtime::Error) -> PrepareError {
+pub(crate) fn does_not_compile(digest: Digest, source: wasmtime::Error) -> PrepareError {
     let source = source.into_boxed_dyn_error();
     PrepareError::Compile { digest, source }
 }
 
-fn missing_import(digest: Digest, source: wasmtime::Error) -> PrepareError {
+pub(crate) fn missing_import(digest: Digest, source: wasmtime::Error) -> PrepareError {
     let source = source.into_boxed_dyn_error();
     PrepareError::Import { digest, source }
 }

@@ -37,6 +37,12 @@ pub enum Stop {
         /// How much is kept.
         limit: ByteSize,
     },
+    /// It asked its host more often than it may in one call.
+    #[error("the program asked its host more than {limit} times")]
+    Asks {
+        /// How often it may.
+        limit: u32,
+    },
     /// A call to the host was not one the host can answer.
     #[error("the host refused the program's call: {reason}")]
     Host {

@@ -189,7 +189,7 @@ fn ending(ended: &Ended) -> (u8, Value) {
         Ended::Stopped(Stop::Memory { .. } | Stop::Table { .. }) => limit(137, "memory"),
         Ended::Stopped(Stop::Output { .. }) => limit(137, "output"),
         // What a native program does when it finds itself broken.
-        Ended::Stopped(Stop::Trapped(_) | Stop::Host { .. }) => {
+        Ended::Stopped(Stop::Trapped(_) | Stop::Host { .. } | Stop::Asks { .. }) => {
             (134, json!({"type": "signal", "signal": 6}))
         }
     }
