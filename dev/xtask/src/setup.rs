@@ -320,7 +320,24 @@ const GUEST_TARGETS: [&str; 2] = ["wasm32-wasip1", "wasm32-wasip2"];
 /// Adds rustfmt, clippy and the guests' targets to the toolchain; the text
 /// says what is missing.
 fn install_components() -> Option<String> {
-    install_tools().or_else(install_guest_targets)
+    install_tools()
+        .or_else(install_guest_targets)
+        .or_else(fetch_sample_plugin)
+}
+
+/// What the sample plugin is compiled from; its tests build it without a network.
+fn fetch_sample_plugin() -> Option<String> {
+    let manifest = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../fixtures/plugins/rust-wasm/Cargo.toml"
+    );
+    let fetch = ["fetch", "--locked", "--manifest-path", manifest];
+    capture(cargo().args(fetch)).is_none().then(|| {
+        format!(
+            "the crates of the sample plugin could not be fetched; run: cargo {}",
+            fetch.join(" ")
+        )
+    })
 }
 
 fn install_guest_targets() -> Option<String> {
