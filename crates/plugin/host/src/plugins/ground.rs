@@ -21,10 +21,11 @@ use semver::Version;
 
 use super::unread::{FindUnreadError, find_unread};
 use crate::connection::{Connection, StartPluginError};
+use crate::go_plugin::{self, GoPluginSettings};
 use crate::log::Log;
 use crate::mcp::{self, McpSettings};
 use crate::room::{Entry, Way};
-use crate::services::OpenStoreError;
+use crate::services::{Kept, OpenStoreError, Places, Services, Store};
 use crate::shelf::{Meeting, Placed, Shelf};
 
 /// How long a plugin may take until it is ready.
@@ -123,6 +124,20 @@ impl Ground {
                 let settings = self.mcp_settings(placed, execution);
                 Arc::new(mcp::start(entry, log.clone(), settings).await?)
             }
+            Start::Program {
+                command,
+                protocol: Protocol::GoPlugin,
+            } => {
+                let entry = self.entry(placed, execution, command, &desk, &meeting)?;
+                let services = self.services(placed, execution, &desk, log)?;
+                let settings = GoPluginSettings {
+                    ready: READY,
+                    call: Duration::from(execution.limits.call_timeout),
+                    reads: only_reads(placed).collect(),
+                    ..GoPluginSettings::default()
+                };
+                Arc::new(go_plugin::start(entry, Arc::new(services), settings).await?)
+            }
             other => {
                 let what = format!("this host does not start {} yet", kind_of(other));
                 return Err(LaunchError::Unsupported { what });
@@ -171,15 +186,8 @@ impl Ground {
         desk: &Desk,
         meeting: &Meeting,
     ) -> Result<Entry, LaunchError> {
-        let template = match execution.sandbox.hosts.is_empty() {
-            true => "plugin",
-            false => "plugin-net",
-        };
-        let context = Context {
-            template: Some(template.to_owned()),
-            tier: Some(Tier::Process),
-            ..Context::default()
-        };
+        let template = template_of(execution);
+        let context = context_of(execution);
         let data = placed.home.join("data");
         std::fs::create_dir_all(&data)?;
         let mut read = self.readable(&execution.sandbox.read_allow);
@@ -223,14 +231,31 @@ impl Ground {
         })
     }
 
+    /// What it may ask for, in its own name.
+    fn services(
+        &self,
+        placed: &Placed,
+        execution: &Execution,
+        desk: &Desk,
+        log: &Log,
+    ) -> Result<Services, LaunchError> {
+        let kept = Kept {
+            store: Store::open(&placed.home.join("kv.sqlite"))?,
+            log: log.clone(),
+        };
+        let services = Services::new(desk.clone(), context_of(execution), kept);
+        Ok(services.in_places(Places {
+            workspace: self.workspace.clone(),
+            data: Some(placed.home.join("data")),
+        }))
+    }
+
     fn mcp_settings(&self, placed: &Placed, execution: &Execution) -> McpSettings {
-        let declared = placed.manifest.tools.iter();
-        let reads = declared.filter(|tool| tool.effect == Effect::Reads);
         McpSettings {
             start_timeout: READY,
             call_timeout: Duration::from(execution.limits.call_timeout),
             roots: self.readable(&execution.sandbox.read_allow),
-            only_reads: reads.map(|tool| tool.name.clone()).collect(),
+            only_reads: only_reads(placed).collect(),
         }
     }
 
@@ -284,6 +309,29 @@ impl Ground {
             Err(error) => Err(denied(error.to_string())),
         }
     }
+}
+
+/// The template of a plugin: one with a network only where it has hosts.
+fn template_of(execution: &Execution) -> &'static str {
+    match execution.sandbox.hosts.is_empty() {
+        true => "plugin",
+        false => "plugin-net",
+    }
+}
+
+fn context_of(execution: &Execution) -> Context {
+    Context {
+        template: Some(template_of(execution).to_owned()),
+        tier: Some(Tier::Process),
+        ..Context::default()
+    }
+}
+
+/// The tools that a person reviewed as only looking.
+fn only_reads(placed: &Placed) -> impl Iterator<Item = String> {
+    let declared = placed.manifest.tools.iter();
+    let reads = declared.filter(|tool| tool.effect == Effect::Reads);
+    reads.map(|tool| tool.name.clone())
 }
 
 /// A program of the plugin's own is named from its files; all others are the

@@ -12,7 +12,7 @@ use fluffy_egress::HostNetwork;
 use fluffy_plugin_core::lifecycle::State;
 use fluffy_plugin_host::plugins::{Ground, Plugins, ReloadError};
 use fluffy_plugin_host::shelf::{Record, Shelf, examine, pin_of};
-use fluffy_test_kit::{campaign, permit};
+use fluffy_test_kit::{GoPlugins, campaign, permit};
 use semver::Version;
 use serde_json::{Value, json};
 
@@ -475,4 +475,34 @@ async fn what_is_installed_replaced_and_removed_later_is_noticed() {
     plugins.refresh().await;
     assert!(source_of(&plugins, "late").is_none() && source_of(&plugins, "other").is_some());
     assert!(say(&source, "echo", json!({})).await.is_err());
+}
+
+/// One made with HashiCorp's library: its tools, and what it may ask back.
+#[tokio::test]
+async fn a_go_plugin_is_installed_called_and_given_what_was_granted() {
+    let scene = Scene::new().await;
+    let source = scene.kit.path("source-keeper");
+    std::fs::create_dir_all(&source).unwrap();
+    let built = GoPlugins::build(std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))).unwrap();
+    std::fs::copy(built.tool(), source.join("keeper")).unwrap();
+    let manifest = "name: keeper\nversion: 1.0.0\ntype: tool\nengine: \">=0.1\"\napi: 1\n\
+        capabilities: [ \"kv.*\" ]\n\
+        execution: { tier: process, command: [ ./keeper ], protocol: go-plugin }\n";
+    std::fs::write(source.join("plugin.yaml"), manifest).unwrap();
+    let examined = examine(&source).unwrap();
+    // The person granted less than it declares.
+    let record = Record::new(&examined, vec!["kv.*.mine".to_owned()], "here");
+    let allowed = || permit("plugins.install", Some("keeper"));
+    let placed = scene.shelf.install(allowed(), &source, &record).unwrap();
+    let plugins = scene.plugins();
+    let tools = plugins.try_out(&placed).await.unwrap();
+    scene.shelf.pin_tools(allowed(), "keeper", &tools).unwrap();
+    plugins.refresh().await;
+    let source = source_of(&plugins, "keeper").unwrap();
+    let set = |key: &str| json!({"a": key, "b": "value"});
+    assert_eq!(say(&source, "set", set("mine")).await.unwrap(), "kept");
+    assert!(say(&source, "set", set("yours")).await.is_err());
+    plugins.reload("keeper").await.unwrap();
+    assert_eq!(say(&source, "get", set("mine")).await.unwrap(), "value");
+    plugins.stop_all().await;
 }
