@@ -22,6 +22,8 @@ use semver::Version;
 use serde_json::Value;
 
 const VALID: &[(&str, &str)] = &[
+    // The one that everybody starts from.
+    ("example", include_str!("manifests/valid/example.yaml")),
     ("image", include_str!("manifests/valid/image.yaml")),
     ("module", include_str!("manifests/valid/module.yaml")),
     ("server", include_str!("manifests/valid/server.yaml")),
@@ -335,11 +337,6 @@ fn cases() -> Vec<(&'static str, Schema, Change)> {
             Line("  protocol: mcp\n  limits: { cpu: 0.50001 }"),
         ),
         (
-            "fuel of a process",
-            CannotSay,
-            Line("  protocol: mcp\n  limits: { fuel: 5 }"),
-        ),
-        (
             "an unknown limit",
             Refuses,
             Line("  protocol: mcp\n  limits: { disk: 5 }"),
@@ -357,6 +354,7 @@ fn sandbox_cases() -> Vec<(&'static str, Schema, Change)> {
             "{{ filesystem: {{ write_allow: [ {path:?} ] }} }}"
         ))
     };
+    let denied = SMALL.replace("\"exec.*\"", "\"fs.write.@data/*\"");
     let host = |host: &str| with(&format!("{{ network: {{ allow: [ {host:?} ] }} }}"));
     vec![
         ("a path upwards", Refuses, read("/docs/../*")),
@@ -382,6 +380,13 @@ fn sandbox_cases() -> Vec<(&'static str, Schema, Change)> {
         ("writing to the workspace", CannotSay, write("/docs/*")),
         ("writing to the host", CannotSay, write("@host/opt/x")),
         ("a part of its data", CannotSay, write("@data/cache/*")),
+        (
+            "its data is denied",
+            CannotSay,
+            Whole(format!(
+                "{denied}  sandbox: {{ filesystem: {{ write_allow: [ \"@data/*\" ] }} }}\n"
+            )),
+        ),
         ("a host without a port", Refuses, host("a.com")),
         ("a host that is none", CannotSay, host("a..com:443")),
         ("an address in disguise", CannotSay, host("127.1:80")),
@@ -452,11 +457,12 @@ fn examples_are_taken_and_the_schema_agrees() {
     let schema = jsonschema::validator_for(&manifest_schema()).unwrap();
     for (name, text) in VALID {
         let manifest = Manifest::parse(text).unwrap_or_else(|refused| panic!("{name}: {refused}"));
-        assert!(
-            manifest.warnings.is_empty(),
-            "{name}: {:?}",
-            manifest.warnings
-        );
+        let warnings: Vec<&str> = manifest.warnings.iter().map(|each| &*each.what).collect();
+        let expected: &[&str] = match *name {
+            "example" => &["only a module burns fuel"],
+            _ => &[],
+        };
+        assert_eq!(warnings, expected, "{name}");
         let json = json(text).unwrap();
         let errors: Vec<String> = schema
             .iter_errors(&json)
@@ -469,7 +475,7 @@ fn examples_are_taken_and_the_schema_agrees() {
 
 #[test]
 fn every_field_arrives_where_it_belongs() {
-    let manifest = Manifest::parse(VALID[4].1).unwrap();
+    let manifest = Manifest::parse(VALID[5].1).unwrap();
     assert_eq!(
         (manifest.name.as_str(), manifest.kind, manifest.api),
         ("issue-tracker", Kind::Tool, 1)
@@ -513,10 +519,10 @@ fn every_field_arrives_where_it_belongs() {
     assert_eq!(manifest.tools[0].timeout, Some(Span { millis: 10_000 }));
     assert_eq!(manifest.tools[1].parameters["additionalProperties"], false);
 
-    let module = Manifest::parse(VALID[1].1).unwrap().execution.unwrap();
+    let module = Manifest::parse(VALID[2].1).unwrap().execution.unwrap();
     assert_eq!(module.limits.fuel, Some(1_000_000_000));
     assert_eq!(module.limits.memory, ByteSize(16 << 20));
-    let text = Manifest::parse(VALID[3].1).unwrap();
+    let text = Manifest::parse(VALID[4].1).unwrap();
     assert_eq!((text.execution, text.options.schema), (None, None));
     assert!(text.lifecycle.hot_reload);
 }

@@ -272,6 +272,8 @@ fn check_agreement(
     for (capability, placed) in reads.chain(writes).chain(hosts) {
         let (why, help) = match agrees(&capability, declared, denied) {
             Agreement::Given => continue,
+            // Its own data is nobody else's: to ask for it is enough.
+            Agreement::Missing if capability == "fs.write.@data/*" => continue,
             Agreement::Missing => (
                 "the sandbox opens nothing that is not among the capabilities".to_owned(),
                 format!("add `{capability}` to `capabilities`"),

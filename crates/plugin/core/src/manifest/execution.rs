@@ -409,13 +409,11 @@ fn read_limits(reader: &mut Reader, node: &Node<'_>, tier: Option<Tier>) -> Opti
 
 fn read_fuel(reader: &mut Reader, node: &Node<'_>, tier: Option<Tier>) -> Option<u64> {
     if tier.is_some_and(|tier| tier != Tier::Wasm) {
-        reader.findings.error(
-            node.place,
-            "only a module burns fuel",
-            "a limit that is ignored would look as if it held",
-            "remove it, or run the plugin in tier `wasm`",
-        );
-        return None;
+        let why = "it has no effect in other tiers";
+        let help = "remove it, or run the plugin in tier `wasm`";
+        reader
+            .findings
+            .warn(node.place, "only a module burns fuel", why, help);
     }
     let fuel = reader.count(node, "`fuel`")?;
     in_range(reader, node, fuel, 1..=1 << 50, "from 1 on")

@@ -72,6 +72,7 @@ const LISTS: &[&str] = &["allOf", "anyOf", "oneOf", "prefixItems"];
 /// Keywords whose value is schemas by name.
 const NAMED: &[&str] = &[
     "$defs",
+    "definitions",
     "dependentSchemas",
     "patternProperties",
     "properties",
@@ -218,7 +219,7 @@ impl Walk<'_> {
         let Some(placed) = self.reader.text(node, "`$ref`") else {
             return;
         };
-        if !placed.text.starts_with("#/$defs/") && placed.text != "#" {
+        if !placed.text.starts_with("#/") && placed.text != "#" {
             self.reader.findings.error(
                 placed.place,
                 "this reference leads out of the schema",
