@@ -11,6 +11,7 @@ mod egress;
 mod ipc;
 mod layer;
 mod ledger;
+mod plugin;
 mod policy;
 mod text;
 
@@ -80,6 +81,14 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "path",
         run: policy::path,
+    },
+    Target {
+        name: "plugin_manifest",
+        run: plugin::plugin_manifest,
+    },
+    Target {
+        name: "plugin_profile",
+        run: plugin::plugin_profile,
     },
     Target {
         name: "policy_yaml",
