@@ -268,7 +268,7 @@ impl Reader {
                 placed.place,
                 format!("`{shown}` is not a whole number"),
                 "other spellings mean different things to different readers",
-                "write for example `500`",
+                "write digits alone, such as `500`",
             );
         }
         number

@@ -192,7 +192,7 @@ const ROWS: &[Row] = &[
         3,
         32,
         "`1KiB` is not a whole number",
-        "write for example `500`",
+        "write digits alone, such as `500`",
     ),
     (
         "version: 1\ncapabilities:\n  - { name: a, match: {}, do: allow, constraints: { max_file_size: 1 MiB } }\n",
