@@ -41,6 +41,7 @@ pub(crate) fn run() -> Option<ExitCode> {
         ["worker", "tool-runner"] => return Some(tool_runner()),
         ["worker", "strip-types", name] => return Some(fluffy_script::compare_main(name)),
         ["worker", "model"] => return Some(model()),
+        ["worker", "wasm"] => return Some(fluffy_plugin_host::wasm::worker_main()),
         _ => {}
     }
     fluffy_sandbox::worker::run(&words).or_else(|| fluffy_container::worker::run(&words))

@@ -78,6 +78,12 @@ pub enum CallPluginError {
         /// What was wrong with it.
         what: String,
     },
+    /// It did something that has no result, and its instance ended.
+    #[error("the plugin trapped: {how}")]
+    Trapped {
+        /// What it did.
+        how: String,
+    },
     /// A limit ended the call: fuel, a deadline, memory, size.
     #[error("the plugin exceeded its {limit}")]
     Limit {

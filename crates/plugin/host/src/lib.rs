@@ -14,6 +14,7 @@ pub mod room;
 pub mod services;
 pub mod shelf;
 pub mod tree;
+pub mod wasm;
 pub mod wire;
 
 pub use connection::{CallPluginError, Connection, Gone, StartPluginError};

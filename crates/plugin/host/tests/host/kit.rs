@@ -45,7 +45,8 @@ impl Kit {
             plugins: Some(below("p")),
             layers: below("state/layers"),
             state: below("state"),
-            tools: Vec::new(),
+            // Where the workers of WASM plugins are.
+            tools: vec![PathBuf::from(env!("CARGO_BIN_EXE_fluffy-plugin-worker"))],
             engine: Engine::Native,
         };
         let journal = Journal::new(Arc::new(ledger.clone()), Actor::system("test"));

@@ -18,3 +18,4 @@ mod plugins;
 mod published;
 mod room;
 mod services;
+mod wasm;

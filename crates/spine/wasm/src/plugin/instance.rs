@@ -95,6 +95,18 @@ pub struct Metered<T> {
     pub stderr: Vec<u8>,
 }
 
+impl<T> Metered<T> {
+    /// The same call with something made of its result.
+    pub fn map<U>(self, make: impl FnOnce(T) -> U) -> Metered<U> {
+        Metered {
+            result: self.result.map(make),
+            usage: self.usage,
+            stdout: self.stdout,
+            stderr: self.stderr,
+        }
+    }
+}
+
 impl Plugin {
     /// Makes an instance in a slot of the pool; its start functions run under
     /// these limits. Has to be awaited on a runtime with time.
