@@ -20,6 +20,7 @@ use fluffy_policy::diagnostic::RefusedText;
 use serde::{Deserialize, Serialize};
 
 use crate::tree::{self, TakeTreeError};
+use crate::wasm::CompiledCache;
 
 /// The largest manifest.
 const MAX_MANIFEST: u64 = 256 << 10;
@@ -435,6 +436,11 @@ impl Shelf {
             }
         }
         Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    /// What modules were compiled to; without it each start compiles anew.
+    pub(crate) fn compiled(&self) -> Option<CompiledCache> {
+        CompiledCache::open(&self.root.join("compiled")).ok()
     }
 
     fn write(&self, record: &Record) -> Result<(), ChangeShelfError> {

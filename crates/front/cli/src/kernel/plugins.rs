@@ -59,6 +59,7 @@ pub(crate) fn open(standing: Standing<'_>) -> Result<Plugins, Failure> {
     let mut principal = Principal::new(PrincipalKind::Service, NAME, Arc::new(grant));
     principal.on_behalf_of = Some(person::name());
     let version = env!("CARGO_PKG_VERSION").parse();
+    let program = std::env::current_exe().map_err(|error| internal(&error))?;
     Ok(Plugins::new(Ground {
         shelf,
         launcher: standing.launcher,
@@ -70,6 +71,7 @@ pub(crate) fn open(standing: Standing<'_>) -> Result<Plugins, Failure> {
         network: standing.network,
         workspace: standing.project.map(Path::to_owned),
         person: person::name(),
+        program,
         version: version.map_err(|error: semver::Error| internal(&error))?,
     }))
 }

@@ -27,6 +27,7 @@ use crate::mcp::{self, McpSettings};
 use crate::room::{Entry, Way};
 use crate::services::{Kept, OpenStoreError, Places, Services, Store};
 use crate::shelf::{Meeting, Placed, Shelf};
+use crate::wasm::{self, Fuel, WORKER_ARGUMENTS, WasmEntry, WasmOptions};
 
 /// How long a plugin may take until it is ready.
 const READY: Duration = Duration::from_secs(60);
@@ -55,6 +56,8 @@ pub struct Ground {
     pub person: String,
     /// The version that manifests ask for.
     pub version: Version,
+    /// This executable, which is the worker of modules too.
+    pub program: PathBuf,
 }
 
 impl std::fmt::Debug for Ground {
@@ -138,8 +141,19 @@ impl Ground {
                 };
                 Arc::new(go_plugin::start(entry, Arc::new(services), settings).await?)
             }
-            other => {
-                let what = format!("this host does not start {} yet", kind_of(other));
+            Start::Module { file } => {
+                let module = std::fs::read(placed.files.join(file))?;
+                let services = self.services(placed, execution, &desk, log)?;
+                let entry = WasmEntry {
+                    entry: self.worker(placed, execution, &desk, &meeting)?,
+                    module,
+                    cache: self.shelf.compiled().map(Arc::new),
+                };
+                let options = wasm_options(execution);
+                Arc::new(wasm::start(entry, Arc::new(services), options).await?)
+            }
+            Start::Image { .. } => {
+                let what = "this host does not start images yet".to_owned();
                 return Err(LaunchError::Unsupported { what });
             }
         };
@@ -229,6 +243,26 @@ impl Ground {
             command,
             way,
         })
+    }
+
+    /// The room of the engine that runs a module: the limits are the module's,
+    /// and its engine needs room beside it.
+    fn worker(
+        &self,
+        placed: &Placed,
+        execution: &Execution,
+        desk: &Desk,
+        meeting: &Meeting,
+    ) -> Result<Entry, LaunchError> {
+        let program = self.program.to_str().map(str::to_owned);
+        let program = program.ok_or_else(|| LaunchError::Unsupported {
+            what: "this executable has a path that is no text".to_owned(),
+        })?;
+        let words = WORKER_ARGUMENTS.map(str::to_owned);
+        let command: Vec<String> = std::iter::once(program).chain(words).collect();
+        let mut entry = self.entry(placed, execution, &command, desk, meeting)?;
+        entry.spec.limits = SmallerLimits::default();
+        Ok(entry)
     }
 
     /// What it may ask for, in its own name.
@@ -347,10 +381,12 @@ fn in_files(command: &[String], files: &Path) -> Vec<String> {
     words
 }
 
-fn kind_of(start: &Start) -> &'static str {
-    match start {
-        Start::Module { .. } => "modules",
-        Start::Program { .. } => "programs of this protocol",
-        Start::Image { .. } => "images",
+fn wasm_options(execution: &Execution) -> WasmOptions {
+    let limits = &execution.limits;
+    WasmOptions {
+        fuel: limits.fuel.map_or(Fuel::ByLanguage, Fuel::Units),
+        call_timeout: limits.call_timeout,
+        memory: limits.memory,
+        ..WasmOptions::default()
     }
 }

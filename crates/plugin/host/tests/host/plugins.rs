@@ -12,7 +12,7 @@ use fluffy_egress::HostNetwork;
 use fluffy_plugin_core::lifecycle::State;
 use fluffy_plugin_host::plugins::{Ground, Plugins, ReloadError};
 use fluffy_plugin_host::shelf::{Record, Shelf, examine, pin_of};
-use fluffy_test_kit::{GoPlugins, campaign, permit};
+use fluffy_test_kit::{GoPlugins, campaign, permit, sample_plugin};
 use semver::Version;
 use serde_json::{Value, json};
 
@@ -81,6 +81,7 @@ impl Scene {
             workspace: Some(self.kit.path("project")),
             person: "ann".to_owned(),
             version: Version::new(0, 1, 0),
+            program: env!("CARGO_BIN_EXE_fluffy-plugin-worker").into(),
         })
     }
 
@@ -504,5 +505,31 @@ async fn a_go_plugin_is_installed_called_and_given_what_was_granted() {
     assert!(say(&source, "set", set("yours")).await.is_err());
     plugins.reload("keeper").await.unwrap();
     assert_eq!(say(&source, "get", set("mine")).await.unwrap(), "value");
+    plugins.stop_all().await;
+}
+
+/// A component: started by the same supervisor, in its worker.
+#[tokio::test]
+async fn a_module_is_installed_called_and_given_what_was_granted() {
+    let scene = Scene::new().await;
+    let source = scene.kit.path("source-module");
+    std::fs::create_dir_all(&source).unwrap();
+    std::fs::write(source.join("plugin.wasm"), sample_plugin().unwrap()).unwrap();
+    let manifest = "name: module\nversion: 1.0.0\ntype: tool\nengine: \">=0.1\"\napi: 1\n\
+        capabilities: [ \"kv.*\", \"log.write\", \"config.read.self\" ]\n\
+        execution: { tier: wasm, module: plugin.wasm, limits: { memory: 64MiB } }\n";
+    std::fs::write(source.join("plugin.yaml"), manifest).unwrap();
+    let examined = examine(&source).unwrap();
+    let record = Record::new(&examined, vec!["*".to_owned()], "here");
+    let allowed = || permit("plugins.install", Some("module"));
+    let placed = scene.shelf.install(allowed(), &source, &record).unwrap();
+    let plugins = scene.plugins();
+    let tools = plugins.try_out(&placed).await.unwrap();
+    assert!(!tools.is_empty());
+    scene.shelf.pin_tools(allowed(), "module", &tools).unwrap();
+    plugins.refresh().await;
+    let source = source_of(&plugins, "module").unwrap();
+    let names: Vec<String> = source.tools().into_iter().map(|tool| tool.name).collect();
+    assert!(names.contains(&"echo".to_owned()), "{names:?}");
     plugins.stop_all().await;
 }

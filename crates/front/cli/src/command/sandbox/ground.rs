@@ -219,7 +219,12 @@ pub(crate) fn for_plugins(
         plugins: Some(here.paths.plugins_dir.clone()),
         layers: here.paths.state_dir.join("layers"),
         state: here.paths.state_dir.join("sandboxes"),
-        tools: tools(here, folder).roots,
+        // Modules are run by this program.
+        tools: tools(here, folder)
+            .roots
+            .into_iter()
+            .chain(std::env::current_exe())
+            .collect(),
         engine,
     }
 }
