@@ -13,6 +13,7 @@ mod container;
 mod figure;
 mod ipc;
 mod ledger;
+mod plugin;
 mod policy;
 mod process;
 mod sandbox;
@@ -87,4 +88,5 @@ const AREAS: &[(&str, Measure)] = &[
     ("process", process::run),
     ("sandbox", sandbox::run),
     ("agent", agent::run),
+    ("plugin", plugin::run),
 ];

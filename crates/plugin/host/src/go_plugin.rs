@@ -34,14 +34,13 @@ use crate::log::Source;
 use crate::room::{Entry, Room};
 use crate::services::Services;
 use crate::wire::{go_plugin, health, v1};
-use handshake::HandshakeError;
+use handshake::{Handshake, HandshakeError, parse};
 use keeper::{Ended, FirstLine, Kept, Order, keep};
 use meeting::Meeting;
 use output::Lines;
 use tls::Identity;
 
 pub use channel::Channel;
-pub use handshake::{Handshake, parse};
 
 /// The variable that tells a plugin that it is one. No secret: it only keeps
 /// people from starting a plugin by hand.

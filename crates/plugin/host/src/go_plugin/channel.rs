@@ -38,7 +38,7 @@ impl Channel {
     ///
     /// # Errors
     /// When the other side does not.
-    pub(super) async fn over<S>(stream: S) -> Result<Self, hyper::Error>
+    pub async fn over<S>(stream: S) -> Result<Self, hyper::Error>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {

@@ -23,16 +23,16 @@ const SHOWN: usize = 80;
 
 /// Where a plugin serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Handshake {
+pub(super) struct Handshake {
     /// Its socket, not yet looked at.
-    pub socket: PathBuf,
+    pub(super) socket: PathBuf,
     /// Its certificate in DER, where it wants mTLS.
-    pub certificate: Option<Vec<u8>>,
+    pub(super) certificate: Option<Vec<u8>>,
 }
 
 /// Why a line is no handshake.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum HandshakeError {
+pub(super) enum HandshakeError {
     /// More than [`MAX_LINE`].
     #[error("its first line is longer than {MAX_LINE} bytes")]
     TooLong,
@@ -102,7 +102,7 @@ pub enum HandshakeError {
 ///
 /// # Errors
 /// When it is anything but what the host offered.
-pub fn parse(line: &[u8]) -> Result<Handshake, HandshakeError> {
+pub(super) fn parse(line: &[u8]) -> Result<Handshake, HandshakeError> {
     if line.len() > MAX_LINE {
         return Err(HandshakeError::TooLong);
     }
