@@ -81,7 +81,11 @@ fn compile(proto: &Path, sources: &Path, programs: &Path, cache: &Path) -> Resul
     for name in ["tool", "double"] {
         let package = work.join("fluffydev").join(name);
         fs::create_dir_all(&package)?;
-        fs::copy(sources.join(name).join("main.go"), package.join("main.go"))?;
+        let mut files = Vec::new();
+        find(&sources.join(name), &mut files)?;
+        for file in files {
+            fs::copy(&file, package.join(file.file_name().unwrap_or_default()))?;
+        }
     }
     let mut contracts = Vec::new();
     find(&proto.join("fluffy"), &mut contracts)?;

@@ -6,11 +6,13 @@
 //! the plugin's library answers the offered mTLS. Next: `handshake` for the
 //! line, `served` for what the plugin may ask back.
 
+mod carrier;
 mod channel;
 mod handshake;
 mod keeper;
 mod meeting;
 mod output;
+mod provider;
 mod served;
 mod tls;
 
@@ -40,7 +42,9 @@ use meeting::Meeting;
 use output::Lines;
 use tls::Identity;
 
+pub use carrier::PluginChannel;
 pub use channel::Channel;
+pub use provider::PluginProvider;
 
 /// The variable that tells a plugin that it is one. No secret: it only keeps
 /// people from starting a plugin by hand.

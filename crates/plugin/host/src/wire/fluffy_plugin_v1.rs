@@ -3601,24 +3601,74 @@ pub struct Model {
 pub struct ChatRequest {
     #[prost(string, tag = "1")]
     pub model: ::prost::alloc::string::String,
-    /// What the model is told before everything else.
-    #[prost(string, tag = "2")]
-    pub instructions: ::prost::alloc::string::String,
     /// The conversation, oldest first.
-    #[prost(message, repeated, tag = "3")]
+    #[prost(message, repeated, tag = "2")]
     pub messages: ::prost::alloc::vec::Vec<ChatMessage>,
     /// What it may call.
-    #[prost(message, repeated, tag = "4")]
+    #[prost(message, repeated, tag = "3")]
     pub tools: ::prost::alloc::vec::Vec<ToolDescription>,
-    /// The most tokens of the answer; 0 means as many as it likes.
-    #[prost(uint64, tag = "5")]
-    pub answer_tokens: u64,
+    /// The most tokens of the answer.
+    #[prost(uint32, tag = "4")]
+    pub answer_tokens: u32,
+    /// How hard it should think; unspecified is the provider's own choice.
+    #[prost(enumeration = "chat_request::Effort", tag = "5")]
+    pub effort: i32,
+    /// The same text for every turn of a conversation, for caches.
+    #[prost(string, tag = "6")]
+    pub conversation: ::prost::alloc::string::String,
+}
+/// Nested message and enum types in `ChatRequest`.
+pub mod chat_request {
+    #[allow(clippy::all)]
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Effort {
+        Unspecified = 0,
+        Low = 1,
+        Medium = 2,
+        High = 3,
+    }
+    impl Effort {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Unspecified => "EFFORT_UNSPECIFIED",
+                Self::Low => "EFFORT_LOW",
+                Self::Medium => "EFFORT_MEDIUM",
+                Self::High => "EFFORT_HIGH",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "EFFORT_UNSPECIFIED" => Some(Self::Unspecified),
+                "EFFORT_LOW" => Some(Self::Low),
+                "EFFORT_MEDIUM" => Some(Self::Medium),
+                "EFFORT_HIGH" => Some(Self::High),
+                _ => None,
+            }
+        }
+    }
 }
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ChatMessage {
     #[prost(enumeration = "chat_message::Role", tag = "1")]
     pub role: i32,
+    /// What was said, in the order it was.
     #[prost(message, repeated, tag = "2")]
     pub parts: ::prost::alloc::vec::Vec<ChatPart>,
 }
@@ -3639,8 +3689,12 @@ pub mod chat_message {
     #[repr(i32)]
     pub enum Role {
         Unspecified = 0,
-        Person = 1,
-        Model = 2,
+        /// The host's own instructions.
+        System = 1,
+        Person = 2,
+        Model = 3,
+        /// The results of calls.
+        Tool = 4,
     }
     impl Role {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -3650,16 +3704,20 @@ pub mod chat_message {
         pub fn as_str_name(&self) -> &'static str {
             match self {
                 Self::Unspecified => "ROLE_UNSPECIFIED",
+                Self::System => "ROLE_SYSTEM",
                 Self::Person => "ROLE_PERSON",
                 Self::Model => "ROLE_MODEL",
+                Self::Tool => "ROLE_TOOL",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
         pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
             match value {
                 "ROLE_UNSPECIFIED" => Some(Self::Unspecified),
+                "ROLE_SYSTEM" => Some(Self::System),
                 "ROLE_PERSON" => Some(Self::Person),
                 "ROLE_MODEL" => Some(Self::Model),
+                "ROLE_TOOL" => Some(Self::Tool),
                 _ => None,
             }
         }
@@ -3668,6 +3726,10 @@ pub mod chat_message {
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ChatPart {
+    /// What the provider said about this part and wants to see again (a signature,
+    /// for example). Never sent to another provider.
+    #[prost(string, tag = "5")]
+    pub opaque: ::prost::alloc::string::String,
     #[prost(oneof = "chat_part::Part", tags = "1, 2, 3, 4")]
     pub part: ::core::option::Option<chat_part::Part>,
 }
@@ -3678,16 +3740,15 @@ pub mod chat_part {
     pub enum Part {
         #[prost(string, tag = "1")]
         Text(::prost::alloc::string::String),
-        /// Of the model: it wants a tool to be called.
-        #[prost(message, tag = "2")]
-        Call(super::ToolCall),
-        /// Of the host: what came back from a call.
+        /// What the model thought; often empty.
+        #[prost(string, tag = "2")]
+        Reasoning(::prost::alloc::string::String),
+        /// The model wants a tool to be called.
         #[prost(message, tag = "3")]
+        Call(super::ToolCall),
+        /// What came back from a call.
+        #[prost(message, tag = "4")]
         Result(super::ToolResult),
-        /// Of the model: what the provider wants to see again, unchanged, in the
-        /// next request (signed reasoning, for example).
-        #[prost(bytes, tag = "4")]
-        Opaque(::prost::alloc::vec::Vec<u8>),
     }
 }
 #[allow(clippy::all)]
@@ -3712,10 +3773,14 @@ pub struct ToolResult {
     #[prost(bool, tag = "3")]
     pub failed: bool,
 }
+/// A part of an answer. An error is a gRPC status: UNAUTHENTICATED (the key is
+/// wrong), RESOURCE_EXHAUSTED (too much for now), UNAVAILABLE (busy, or not to
+/// be reached), INVALID_ARGUMENT, OUT_OF_RANGE (the conversation does not fit),
+/// NOT_FOUND (no such model), DEADLINE_EXCEEDED.
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ChatResponse {
-    #[prost(oneof = "chat_response::Part", tags = "1, 2, 3, 4, 5")]
+    #[prost(oneof = "chat_response::Part", tags = "1, 2, 3, 4, 5, 6")]
     pub part: ::core::option::Option<chat_response::Part>,
 }
 /// Nested message and enum types in `ChatResponse`.
@@ -3726,26 +3791,38 @@ pub mod chat_response {
         /// More of the answer's text.
         #[prost(string, tag = "1")]
         Text(::prost::alloc::string::String),
-        /// More of the reasoning that is shown to people.
+        /// The text so far is a part of its own, with this to see again.
         #[prost(string, tag = "2")]
+        TextEnd(::prost::alloc::string::String),
+        /// More of the reasoning that is shown to people.
+        #[prost(string, tag = "3")]
         Reasoning(::prost::alloc::string::String),
+        /// The reasoning so far is complete, with this to see again, or nothing.
+        #[prost(string, tag = "4")]
+        ReasoningEnd(::prost::alloc::string::String),
         /// A whole call.
-        #[prost(message, tag = "3")]
-        Call(super::ToolCall),
-        /// To be sent back with the conversation.
-        #[prost(bytes, tag = "4")]
-        Opaque(::prost::alloc::vec::Vec<u8>),
-        /// Nothing comes after it.
         #[prost(message, tag = "5")]
+        Call(super::ChatCall),
+        /// Nothing comes after it.
+        #[prost(message, tag = "6")]
         Finished(super::ChatFinished),
     }
+}
+#[allow(clippy::all)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChatCall {
+    #[prost(message, optional, tag = "1")]
+    pub call: ::core::option::Option<ToolCall>,
+    /// To be seen again, or nothing.
+    #[prost(string, tag = "2")]
+    pub opaque: ::prost::alloc::string::String,
 }
 #[allow(clippy::all)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ChatFinished {
     #[prost(enumeration = "chat_finished::Reason", tag = "1")]
     pub reason: i32,
-    /// What the provider counted.
+    /// What the provider counted, in all.
     #[prost(uint64, tag = "2")]
     pub input_tokens: u64,
     #[prost(uint64, tag = "3")]

@@ -12,6 +12,7 @@
 mod contracts;
 mod go_plugin;
 mod go_plugin_hostile;
+mod go_plugin_types;
 mod kit;
 mod mcp;
 mod plugins;
