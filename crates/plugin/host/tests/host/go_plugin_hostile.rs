@@ -215,7 +215,7 @@ async fn what_a_double_says_of_itself_is_checked() {
 
 /// As newer versions of go-plugin do it: the host trusts only the plugin, and
 /// the plugin only the host, on the brokered socket too.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stdio_and_the_broker_work_with_mtls_and_without() {
     for mode in ["", "plain"] {
         let kit = Kit::new(ALLOW_ALL).await;
