@@ -31,6 +31,9 @@ fn main() -> ExitCode {
         return fluffy_script::worker_main();
     }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments == fluffy_plugin_host::wasm::WORKER_ARGUMENTS {
+        return fluffy_plugin_host::wasm::worker_main();
+    }
     let worker = fluffy_sandbox::worker::run(&arguments);
     if let Some(ended) = worker.or_else(|| fluffy_container::worker::run(&arguments)) {
         return ended;

@@ -1,6 +1,9 @@
-//! Calls of plugins, beside the bare way of doing the same.
+//! Plugins: what their hosts cost, beside what they are built on.
+//!
+//! One file per host. A program of this one is every worker.
 
 mod go;
+mod wasm;
 
 use anyhow::Result;
 
@@ -11,5 +14,7 @@ use crate::figure::Figure;
 /// # Errors
 /// A plugin could not be built or started.
 pub(crate) fn run() -> Result<Vec<Figure>> {
-    go::run()
+    let mut figures = go::run()?;
+    figures.extend(wasm::run()?);
+    Ok(figures)
 }

@@ -3,21 +3,29 @@
 //! What the engine itself promises is tested beside it; here it is what
 //! reaches the host, and what does not.
 
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fluffy_base::Digest;
+use fluffy_contract::BoxFuture;
 use fluffy_contract::tool::ToolOutcome;
+use fluffy_egress::Network;
 use fluffy_plugin_host::log::{self, Source};
+use fluffy_plugin_host::room::Way;
 use fluffy_plugin_host::services::Services;
 use fluffy_plugin_host::wasm::{
     CompiledCache, WORKER_ARGUMENTS, WasmEntry, WasmOptions, WasmPlugin, start,
 };
 use fluffy_plugin_host::{CallPluginError, Connection as _, Gone, StartPluginError};
-use fluffy_test_kit::{component, sample_plugin};
+use fluffy_policy::Context;
+use fluffy_test_kit::{component, permit, sample_plugin};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::kit::{ALLOW_ALL, Kit};
 
@@ -289,6 +297,83 @@ async fn a_killed_worker_fails_its_calls_and_the_next_start_works() {
     assert!(how.contains("signal 9"), "{how}");
     let again = sample(&kit, json!({})).await;
     assert_eq!(said(&again, "echo").await, "{}");
+}
+
+/// Knows one name, and leads every connection to one server of this machine.
+struct Names {
+    server: SocketAddr,
+}
+
+impl Network for Names {
+    fn resolve<'a>(&'a self, name: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
+        let known = name == "a.example" || name == "b.example";
+        Box::pin(async move {
+            match known {
+                // A public address, as the proxy wants it.
+                true => Ok(vec![IpAddr::from([93, 184, 216, 34])]),
+                false => Err(io::ErrorKind::NotFound.into()),
+            }
+        })
+    }
+
+    fn connect(&self, _address: SocketAddr) -> BoxFuture<'_, io::Result<TcpStream>> {
+        Box::pin(TcpStream::connect(self.server))
+    }
+}
+
+/// Answers every request with what its head was.
+async fn echo_server() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await.unwrap());
+            }
+            let length = head.len();
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n");
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            stream.write_all(&head).await.unwrap();
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_request_goes_out_by_the_proxy_where_its_host_was_granted() {
+    let kit = Kit::new(ALLOW_ALL).await;
+    let grant = ["net.connect.a.example:80"];
+    let mut entry = entry(&kit, worker(), sample_plugin().unwrap());
+    entry.entry.create = permit("sandbox.create", Some("plugin-net"));
+    entry.entry.spec.template = "plugin-net".to_owned();
+    entry.entry.way = Some(Way {
+        desk: kit.desk(&grant),
+        context: Context::default(),
+        ledger: kit.ledger.clone(),
+        network: Arc::new(Names {
+            server: echo_server().await,
+        }),
+    });
+    let plugin = start(entry, services(&kit, &grant), WasmOptions::default());
+    let plugin = plugin.await.unwrap();
+    let (outcome, content) = ask(&plugin, "fetch http://a.example/x?y").await;
+    assert_eq!(outcome, ToolOutcome::Done, "{content}");
+    assert!(content.starts_with("200 GET /x?y HTTP/1.1"), "{content}");
+    assert!(content.contains("Host: a.example\r\n"), "{content}");
+    assert!(content.contains("x-sample: yes"), "{content}");
+    // The host is asked first, and the proxy asks again.
+    assert_eq!(kit.decisions("net.connect", "allow"), 2);
+    for url in [
+        "http://b.example/",
+        "http://a.example:8080/",
+        "https://a.example/",
+    ] {
+        let (outcome, content) = ask(&plugin, &format!("fetch {url}")).await;
+        assert_eq!(outcome, ToolOutcome::Failed, "{url}");
+        assert!(content.contains("Denied"), "{url}: {content}");
+    }
+    assert_eq!(kit.decisions("net.connect", "deny"), 3);
 }
 
 /// Loading compiled code is running it; so what somebody else wrote is not.
