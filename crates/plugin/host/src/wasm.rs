@@ -111,12 +111,17 @@ pub async fn start(
         .map_err(|error| ended(error.to_string()))?;
     let (frames, queue) = mpsc::unbounded_channel();
     let writer = tokio::spawn(write(input, queue));
+    // A call waits for its turn here, where waiting does not count.
+    let slots = match options.instances {
+        Instances::Stateful => 1,
+        Instances::PerCall => usize::try_from(options.concurrency).unwrap_or(1),
+    };
     let shared = Arc::new(Shared {
         frames,
         waiting: Mutex::default(),
         next: AtomicU64::new(0),
         asked: AtomicU64::new(0),
-        slots: Semaphore::new(usize::try_from(options.concurrency).unwrap_or(1)),
+        slots: Semaphore::new(slots),
         stopping: AtomicBool::new(false),
         gone: watch::Sender::new(None),
     });
@@ -522,7 +527,10 @@ impl Reader {
                 Ok(Some(Output::Stdout(bytes))) => self.decoder.feed(&bytes),
                 Ok(Some(Output::Stderr(bytes))) => {
                     self.write_log(Source::Stderr, &bytes);
-                    self.last = cut(String::from_utf8_lossy(&bytes).trim());
+                    let said = cut(String::from_utf8_lossy(&bytes).trim());
+                    if !said.is_empty() {
+                        self.last = said;
+                    }
                 }
                 Ok(None) | Err(_) => return Err(ended(self.how().await)),
             }

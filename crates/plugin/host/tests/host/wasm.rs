@@ -423,6 +423,34 @@ async fn compiled_code_is_kept_and_what_was_changed_is_compiled_again() {
     assert_ne!(std::fs::read(file(7)).unwrap(), changed);
 }
 
+/// A worker may be all the plugin's one day.
+#[tokio::test]
+async fn a_worker_that_talks_nonsense_is_ended() {
+    let kit = Kit::new(ALLOW_ALL).await;
+    for (script, why) in [
+        (r"printf '\377\377\377\377'; cat", "bytes"),
+        (r"printf '\0\0\0\001\143'; cat", "no message"),
+        (r"printf '\0\0\0\002\002\000'; cat", "before its hello"),
+        (
+            "echo loud >&2; echo >&2; exit 4",
+            "exit code 4; it said: loud",
+        ),
+        ("kill -9 $$", "signal 9"),
+    ] {
+        let wasm = WasmEntry {
+            entry: kit.entry(["sh", "-c", script]),
+            module: Vec::new(),
+            cache: None,
+        };
+        let started = start(wasm, services(&kit, ALL), WasmOptions::default()).await;
+        let error = started.unwrap_err().to_string();
+        assert!(error.contains(why), "{script}: {error}");
+    }
+    let lines = log::read(&kit.log()).unwrap();
+    let loud = |line: &log::Line| line.source == Source::Stderr && line.text == "loud";
+    assert!(lines.iter().any(loud), "{lines:?}");
+}
+
 /// A component whose `describe` is this.
 fn describing(parts: &str, describe: &str) -> Vec<u8> {
     let text = format!(
