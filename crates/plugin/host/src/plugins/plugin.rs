@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use fluffy_base::id::SandboxId;
 use fluffy_base::{Clock as _, SystemClock};
-use fluffy_contract::tool::{CallToolError, ForeignTool, ToolOutput};
+use fluffy_contract::tool::{CallToolError, Effect, ForeignTool, ToolOutput};
 use fluffy_contract::{BoxFuture, ToolSource};
 use fluffy_ledger::{Aggregate, Domain, Draft};
 use fluffy_plugin_core::lifecycle::{Cell, Crashes, Event, State, Verdict};
-use fluffy_plugin_core::manifest::Misfit;
+use fluffy_plugin_core::manifest::{self, Misfit, ToolDeclaration};
 use fluffy_policy::{Context, Permit};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex as Turn, Notify, watch};
@@ -404,7 +404,19 @@ impl Instance {
         let pins = &self.placed.record.tools;
         let tools = self.launched.connection.tools();
         let reviewed = |tool: &ForeignTool| pins.get(&tool.name) == Some(&pin_of(tool));
-        tools.into_iter().filter(reviewed).collect()
+        let declared = &self.placed.manifest.tools;
+        let mut tools: Vec<ForeignTool> = tools.into_iter().filter(reviewed).collect();
+        for tool in &mut tools {
+            // By what a person reviewed, whatever the plugin is written in.
+            let reads = |one: &ToolDeclaration| {
+                one.name == tool.name && one.effect == manifest::Effect::Reads
+            };
+            tool.effect = match declared.iter().any(reads) {
+                true => Effect::Reads,
+                false => Effect::Acts,
+            };
+        }
+        tools
     }
 }
 

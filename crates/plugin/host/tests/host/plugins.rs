@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fluffy_contract::ToolSource;
-use fluffy_contract::tool::CallToolError;
+use fluffy_contract::tool::{CallToolError, Effect};
 use fluffy_egress::HostNetwork;
 use fluffy_plugin_core::lifecycle::State;
 use fluffy_plugin_host::plugins::{Ground, Plugins, ReloadError};
@@ -517,7 +517,8 @@ async fn a_module_is_installed_called_and_given_what_was_granted() {
     std::fs::write(source.join("plugin.wasm"), sample_plugin().unwrap()).unwrap();
     let manifest = "name: module\nversion: 1.0.0\ntype: tool\nengine: \">=0.1\"\napi: 1\n\
         capabilities: [ \"kv.*\", \"log.write\", \"config.read.self\" ]\n\
-        execution: { tier: wasm, module: plugin.wasm, limits: { memory: 64MiB } }\n";
+        execution: { tier: wasm, module: plugin.wasm, limits: { memory: 64MiB } }\n\
+        tools: [ { name: echo, summary: Says it again., effect: reads } ]\n";
     std::fs::write(source.join("plugin.yaml"), manifest).unwrap();
     let examined = examine(&source).unwrap();
     let record = Record::new(&examined, vec!["*".to_owned()], "here");
@@ -531,5 +532,26 @@ async fn a_module_is_installed_called_and_given_what_was_granted() {
     let source = source_of(&plugins, "module").unwrap();
     let names: Vec<String> = source.tools().into_iter().map(|tool| tool.name).collect();
     assert!(names.contains(&"echo".to_owned()), "{names:?}");
+    let effect = |name: &str| {
+        source
+            .tools()
+            .into_iter()
+            .find(|tool| tool.name == name)
+            .unwrap()
+            .effect
+    };
+    assert_eq!(
+        (effect("echo"), effect("ask")),
+        (Effect::Reads, Effect::Acts)
+    );
+    let ask = |words: &str| json!({"ask": words});
+    assert_eq!(say(&source, "ask", ask("kv-set a b")).await.unwrap(), "set");
+    assert_eq!(say(&source, "ask", ask("kv-get a")).await.unwrap(), "b");
+    assert!(
+        say(&source, "ask", ask("fs-read /a"))
+            .await
+            .unwrap_or_default()
+            != "content"
+    );
     plugins.stop_all().await;
 }

@@ -3,6 +3,7 @@
 
 use fluffy_model_server::{Format, Reply};
 use fluffy_policy::starter::STARTER;
+use fluffy_test_kit::{GoPlugins, sample_plugin};
 use serde_json::{Value, json};
 
 use super::languages::JAVASCRIPT;
@@ -190,5 +191,61 @@ fn a_broken_manifest_is_shown_at_its_place() {
     std::fs::create_dir(&empty).unwrap();
     let (code, said) = fluffy(&stage, &["plugin", "inspect", empty.to_str().unwrap()]);
     assert_eq!(code, 4, "{said}");
+    stage.ends();
+}
+
+/// Both need more of the kernel than two streams: sockets in a folder, and a
+/// worker that is this program.
+#[test]
+fn programs_of_go_plugin_and_modules_work_behind_the_kernels_walls() {
+    let stage = stage();
+    let home = stage.site.context.home();
+    let target = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let program = GoPlugins::build(target).unwrap().tool();
+    let plugins = [
+        (
+            "keeper",
+            "tier: process, command: [ ./file ], protocol: go-plugin",
+        ),
+        ("module", "tier: wasm, module: file"),
+    ];
+    for (name, runs) in plugins {
+        let folder = home.join(name);
+        std::fs::create_dir(&folder).unwrap();
+        let manifest = format!(
+            "name: {name}\nversion: 1.0.0\ntype: tool\nengine: \">=0.1\"\napi: 1\n\
+             capabilities: [ \"kv.*\" ]\nexecution: {{ {runs} }}\n"
+        );
+        std::fs::write(folder.join("plugin.yaml"), manifest).unwrap();
+        match name {
+            "keeper" => drop(std::fs::copy(&program, folder.join("file")).unwrap()),
+            _ => std::fs::write(folder.join("file"), sample_plugin().unwrap()).unwrap(),
+        }
+        let install = ["plugin", "install", folder.to_str().unwrap(), "--yes"];
+        let (code, said) = fluffy(&stage, &install);
+        assert_eq!(code, 0, "{said}");
+    }
+    stage
+        .site
+        .apply(&policy().replace("plugin.notes.*", "plugin.*"));
+    let keep = |tool: &str| Reply::call(tool, json!({"a": "key", "b": "value"}));
+    let ask = |words: &str| Reply::call("plugin.module.ask", json!({"ask": words}));
+    let played = stage.play(vec![
+        Reply::call("plan.complete", json!({"summary": "Try them"})),
+        keep("plugin.keeper.set"),
+        keep("plugin.keeper.get"),
+        ask("kv-set key other"),
+        ask("kv-get key"),
+        Reply::text("done"),
+    ]);
+    let told = &played.told;
+    assert!(told.len() >= 5, "{}", played.transcript);
+    for (number, words) in [(1, "kept"), (2, "value"), (3, "set"), (4, "other")] {
+        assert!(
+            told[number].contains(words),
+            "{words}: {}",
+            played.transcript
+        );
+    }
     stage.ends();
 }
