@@ -194,7 +194,7 @@ impl Shelf {
     pub fn open(root: &Path) -> io::Result<Self> {
         private(&root.join(INSTALLED))?;
         let shelf = Self {
-            root: root.to_owned(),
+            root: root.canonicalize()?,
         };
         shelf.sweep();
         Ok(shelf)

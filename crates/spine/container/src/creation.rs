@@ -17,7 +17,7 @@ use fluffy_base::id::SandboxId;
 use fluffy_contract::isolation::SandboxSpec;
 use fluffy_sandbox::failure::{refused, system};
 use fluffy_sandbox::launcher::ownership::remove_folder;
-use fluffy_sandbox::plan::{Host, Mount, Plan, Reach, Settings};
+use fluffy_sandbox::plan::{Host, Mount, Plan, Reach, Settings, refuse_links};
 use fluffy_sandbox::protocol::{self, Failure, FailureKind, Report};
 use futures_util::future::{join_all, try_join_all};
 use rustix::fs::{Mode, OFlags};
@@ -178,6 +178,7 @@ impl Site {
         };
         let mut plan =
             Plan::derive(sandbox, spec, &self.settings, host).map_err(|error| error.failure())?;
+        refuse_links(spec).map_err(|error| error.failure())?;
         if source == Source::Image {
             // Its root is read-only and its own; the host is not in it.
             plan.reach = Reach {

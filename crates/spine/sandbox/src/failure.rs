@@ -125,6 +125,7 @@ pub(crate) fn plan(error: &PlanError) -> Failure {
             "start the command in that directory, or name a path inside the project".to_owned(),
         ),
         PlanError::NotNormal { .. } => Some("write the path out".to_owned()),
+        PlanError::Link { .. } => Some("name the place that the link leads to".to_owned()),
         PlanError::Variable { .. } => Some("set it inside, in the command itself".to_owned()),
         PlanError::Time { .. } | PlanError::Limit { .. } => {
             Some("ask for less, or add a template to the policy".to_owned())

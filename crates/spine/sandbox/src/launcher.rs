@@ -23,7 +23,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use crate::cgroup::{Cgroups, Group};
 use crate::failure;
 use crate::guard::{Guard, Guards, THROWAWAY};
-use crate::plan::{Host, Plan, Settings};
+use crate::plan::{Host, Plan, Settings, refuse_links};
 use crate::protocol::{self, Answer, Ask, Failure, Notice, Question, Reply, Warm};
 use crate::seccomp::{Architecture, Filter};
 use crate::template::{Lifetime, Profile};
@@ -272,6 +272,7 @@ impl Launcher {
     fn plan(&self, sandbox: SandboxId, spec: &SandboxSpec) -> Result<Plan, Failure> {
         let mut plan = Plan::derive(sandbox, spec, &self.settings, &self.host)
             .map_err(|error| failure::plan(&error))?;
+        refuse_links(spec).map_err(|error| failure::plan(&error))?;
         weaken(&mut plan, self.weaken);
         Ok(plan)
     }

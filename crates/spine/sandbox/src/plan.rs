@@ -24,7 +24,7 @@ use crate::template::{Lifetime, Network, Profile, Template};
 pub(crate) use environment::forbidden;
 pub use environment::proxy_variables;
 pub(crate) use hidden::look;
-pub use hidden::{MAX_HIDDEN, SettleError, settle_hidden};
+pub use hidden::{MAX_HIDDEN, SettleError, refuse_links, settle_hidden};
 
 /// The user that every command runs as, inside.
 pub const INSIDE_ID: u32 = 1_000;
@@ -330,6 +330,12 @@ pub enum PlanError {
     /// A path outside what the launcher was started with.
     #[error("`{}` is outside the project, the layers and the tools", path.display())]
     Outside {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A path that could lead anywhere.
+    #[error("`{}` leads through a link, or cannot be looked at", path.display())]
+    Link {
         /// The path.
         path: PathBuf,
     },

@@ -12,11 +12,14 @@ use fluffy_contract::isolation::{Command, PluginMount, SandboxSpec, SmallerLimit
 use fluffy_egress::Network;
 use fluffy_gate::{Answer, Desk};
 use fluffy_ledger::{Actor, ActorKind, Ledger};
-use fluffy_plugin_core::manifest::reach::{Extent, Root};
-use fluffy_plugin_core::manifest::{Effect, Execution, PathRule, Protocol, Start};
+use fluffy_plugin_core::manifest::{Effect, Execution, Protocol, Start};
+use fluffy_plugin_core::profile::{
+    self, Kind, NativeProfile, ProfileError, System, looks_at, native,
+};
 use fluffy_policy::grant::{BuildGrantError, Grant, GrantLists};
 use fluffy_policy::{Context, Permit, Principal, PrincipalKind};
 use fluffy_sandbox::client::LauncherHandle;
+use fluffy_sandbox::plan::PROXY_PORT;
 use semver::Version;
 
 use super::unread::{FindUnreadError, find_unread};
@@ -88,6 +91,9 @@ pub enum LaunchError {
         /// What is missing.
         what: String,
     },
+    /// What it asks for is not to be had as it says.
+    #[error("what it asks for cannot be opened to it")]
+    Profile(#[from] ProfileError),
     /// Nobody can say what of the granted folders has to stay unread.
     #[error("what policy keeps unread cannot be hidden from it")]
     Unread(#[from] FindUnreadError),
@@ -124,7 +130,7 @@ impl Ground {
                 protocol: Protocol::Mcp,
             } => {
                 let entry = self.entry(placed, execution, command, &desk, &meeting)?;
-                let settings = self.mcp_settings(placed, execution);
+                let settings = mcp_settings(placed, execution, entry.spec.read.clone());
                 Arc::new(mcp::start(entry, log.clone(), settings).await?)
             }
             Start::Program {
@@ -202,34 +208,33 @@ impl Ground {
     ) -> Result<Entry, LaunchError> {
         let template = template_of(execution);
         let context = context_of(execution);
+        let profile = self.profile(placed, execution, meeting)?;
         let data = placed.home.join("data");
         std::fs::create_dir_all(&data)?;
-        let mut read = self.readable(&execution.sandbox.read_allow);
-        let denied = self.readable(&execution.sandbox.read_deny);
-        let mut hidden = self.unread(&read, denied, desk, &context)?;
+        let mut read = profile.read;
+        let mut hidden = self.unread(&read, &profile.hidden, desk, &context)?;
         // What was named by itself is hidden by not showing it.
         read.retain(|path| !hidden.contains(path));
         hidden.retain(|path| read.iter().any(|shown| path.starts_with(shown)));
-        let limits = &execution.limits;
         let spec = SandboxSpec {
             template: template.to_owned(),
             read,
             hidden,
             plugin: Some(PluginMount {
                 files: placed.files.clone(),
-                data: Some(data),
+                data: profile.data.then_some(data),
                 meeting: Some(meeting.path().to_owned()),
             }),
             limits: SmallerLimits {
-                memory: Some(limits.memory),
-                cpu_milli: Some(limits.cpu_milli),
-                pids: Some(limits.pids),
+                memory: Some(profile.memory),
+                cpu_milli: Some(profile.cpu_milli),
+                pids: Some(profile.pids),
             },
             ..SandboxSpec::default()
         };
         let mut command = Command::new(in_files(command, &placed.files));
         command.directory = Some(placed.files.clone());
-        let way = (!execution.sandbox.hosts.is_empty()).then(|| Way {
+        let way = (!profile.hosts.is_empty()).then(|| Way {
             desk: desk.clone(),
             context: context.clone(),
             ledger: self.ledger.clone(),
@@ -284,33 +289,32 @@ impl Ground {
         }))
     }
 
-    fn mcp_settings(&self, placed: &Placed, execution: &Execution) -> McpSettings {
-        McpSettings {
-            start_timeout: READY,
-            call_timeout: Duration::from(execution.limits.call_timeout),
-            roots: self.readable(&execution.sandbox.read_allow),
-            only_reads: only_reads(placed).collect(),
-        }
-    }
-
-    /// The folders of the project that these rules name and that are there.
-    fn readable(&self, rules: &[PathRule]) -> Vec<PathBuf> {
-        let Some(workspace) = &self.workspace else {
-            return Vec::new();
+    /// What its manifest opens here; a link on the way to any of it is refused.
+    fn profile(
+        &self,
+        placed: &Placed,
+        execution: &Execution,
+        meeting: &Meeting,
+    ) -> Result<NativeProfile, LaunchError> {
+        let workspace = self.workspace.as_deref();
+        let looked_at = looks_at(execution, System::Linux, workspace).into_iter();
+        let present = looked_at.filter_map(|path| Some((path.clone(), kind_of(&path)?)));
+        let places = profile::Places {
+            files: placed.files.clone(),
+            data: placed.home.join("data"),
+            meeting: meeting.path().to_owned(),
+            workspace: self.workspace.clone(),
+            proxy_port: PROXY_PORT,
+            present: present.collect(),
         };
-        let ours = rules.iter().filter(|rule| rule.root() == Root::Workspace);
-        let paths = ours.map(|rule| match (rule.names(), rule.extent()) {
-            ("", _) => workspace.clone(),
-            (names, Extent::Itself | Extent::Below) => workspace.join(names),
-        });
-        paths.filter(|path| path.exists()).collect()
+        Ok(native(execution, &places)?)
     }
 
     /// What stays unread in these folders.
     fn unread(
         &self,
         read: &[PathBuf],
-        denied: Vec<PathBuf>,
+        denied: &[PathBuf],
         desk: &Desk,
         context: &Context,
     ) -> Result<Vec<PathBuf>, FindUnreadError> {
@@ -343,6 +347,26 @@ impl Ground {
             Err(error) => Err(denied(error.to_string())),
         }
     }
+}
+
+fn mcp_settings(placed: &Placed, execution: &Execution, roots: Vec<PathBuf>) -> McpSettings {
+    McpSettings {
+        start_timeout: READY,
+        call_timeout: Duration::from(execution.limits.call_timeout),
+        roots,
+        only_reads: only_reads(placed).collect(),
+    }
+}
+
+/// What a path is, if it is there; one with a link on the way is a link.
+fn kind_of(path: &Path) -> Option<Kind> {
+    let found = std::fs::symlink_metadata(path).ok()?;
+    let target = path.canonicalize().ok()?;
+    Some(match found.is_dir() {
+        _ if target != path => Kind::Link { target },
+        true => Kind::Directory,
+        false => Kind::File,
+    })
 }
 
 /// The template of a plugin: one with a network only where it has hosts.

@@ -346,6 +346,34 @@ capabilities: [ \"fs.read./docs/*\" ]";
     }
 }
 
+/// A repository brings a link where a plugin was granted a folder.
+#[tokio::test]
+async fn a_link_in_the_project_leads_no_plugin_out_of_it() {
+    let scene = Scene::new().await;
+    std::fs::create_dir(scene.kit.path("outside")).unwrap();
+    std::fs::write(scene.kit.path("outside/secret"), "content").unwrap();
+    let docs = scene.kit.path("project/docs");
+    std::os::unix::fs::symlink(scene.kit.path("outside"), &docs).unwrap();
+    let reads = "execution:
+  tier: process
+  command: [ python3, \"-u\", server.py, sessions ]
+  protocol: mcp
+  sandbox: { filesystem: { read_allow: [ \"/docs/*\" ] } }
+capabilities: [ \"fs.read./docs/*\" ]";
+    scene.install("reader", "1.0.0", reads, SERVER);
+    let plugins = scene.plugins();
+    plugins.refresh().await;
+    let why = plugins.status()[0].why.clone().unwrap();
+    assert!(why.contains("is a link"), "{why}");
+    // The control: the same folder without a link is read.
+    std::fs::remove_file(&docs).unwrap();
+    std::fs::rename(scene.kit.path("outside"), &docs).unwrap();
+    plugins.reload("reader").await.unwrap();
+    let source = source_of(&plugins, "reader").unwrap();
+    let peek = json!({"path": docs.join("secret")});
+    assert_eq!(say(&source, "peek", peek).await.unwrap(), "content");
+}
+
 /// Calls without a pause from several sides while it is reloaded again and
 /// again: each of them gets its answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

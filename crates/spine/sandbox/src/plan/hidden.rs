@@ -69,6 +69,26 @@ pub fn settle_hidden(late: Vec<Mount>) -> Result<Vec<Mount>, SettleError> {
     Ok(settled)
 }
 
+/// Refuses what is to be shown by a path that leads through a link: it could
+/// lead out of the project, or of a plugin's folder.
+///
+/// # Errors
+/// The first such path, or one that cannot be looked at.
+pub fn refuse_links(spec: &SandboxSpec) -> Result<(), PlanError> {
+    let plugin = spec.plugin.iter();
+    let folders = plugin.flat_map(|plugin| {
+        let written = plugin.data.iter().chain(&plugin.meeting);
+        std::iter::once(&plugin.files).chain(written)
+    });
+    for path in spec.read.iter().chain(folders) {
+        let below = path.strip_prefix("/").unwrap_or(path);
+        if look(Path::new("/"), below).is_err() {
+            return Err(PlanError::Link { path: path.clone() });
+        }
+    }
+    Ok(())
+}
+
 /// What is at a path below a directory; follows no link, not even the last.
 ///
 /// # Errors

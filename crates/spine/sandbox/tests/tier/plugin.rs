@@ -123,3 +123,36 @@ async fn parts_of_the_project_are_shown_without_what_is_to_stay_unread() {
         }
     }
 }
+
+/// A link in the project, or in a plugin's place, shows nothing of elsewhere.
+#[tokio::test]
+async fn what_is_shown_never_leads_through_a_link() {
+    let (kit, spec) = kit(Engine::Native).await;
+    let (project, outside) = (kit.path("project"), kit.path("outside"));
+    std::fs::create_dir_all(outside.join("deep")).unwrap();
+    std::fs::create_dir(project.join("docs")).unwrap();
+    std::fs::write(outside.join("secret"), "secret").unwrap();
+    std::os::unix::fs::symlink(&outside, project.join("link")).unwrap();
+    for name in ["link", "link/deep", "link/secret"] {
+        let shown = SandboxSpec {
+            read: vec![project.join(name)],
+            ..spec.clone()
+        };
+        let refused = kit.launcher.create(create(), shown).await.unwrap_err();
+        let said = format!("{refused:?}");
+        assert!(said.contains("leads through a link"), "{name}: {said}");
+    }
+    let folder = kit.path("state/plugins/one/data");
+    std::fs::remove_dir(&folder).unwrap();
+    std::os::unix::fs::symlink(&outside, &folder).unwrap();
+    assert!(kit.launcher.create(create(), spec.clone()).await.is_err());
+    // The control: without a link on the way it is shown.
+    std::fs::remove_file(&folder).unwrap();
+    std::fs::create_dir(&folder).unwrap();
+    let shown = SandboxSpec {
+        read: vec![project.join("docs")],
+        ..spec
+    };
+    let sandbox = kit.launcher.create(create(), shown).await.unwrap();
+    sandbox.clean().await.unwrap();
+}

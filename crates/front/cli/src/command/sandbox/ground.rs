@@ -197,13 +197,19 @@ impl Ground {
         Settings {
             templates: self.templates.clone(),
             projects: vec![self.project.clone()],
-            plugins: Some(here.paths.plugins_dir.clone()),
+            plugins: Some(plugins(here)),
             layers: layers.to_owned(),
             state: here.paths.state_dir.join("sandboxes"),
             tools: self.tools.clone(),
             engine: self.engine,
         }
     }
+}
+
+/// Where plugins are, without a link on the way: a launcher follows none.
+fn plugins(here: &Here) -> PathBuf {
+    let folder = here.paths.plugins_dir.clone();
+    folder.canonicalize().unwrap_or(folder)
 }
 
 /// What a launcher that only starts plugins is started with.
@@ -216,7 +222,7 @@ pub(crate) fn for_plugins(
     Settings {
         templates: Template::all(machine_memory(), added),
         projects: Vec::new(),
-        plugins: Some(here.paths.plugins_dir.clone()),
+        plugins: Some(plugins(here)),
         layers: here.paths.state_dir.join("layers"),
         state: here.paths.state_dir.join("sandboxes"),
         // Modules are run by this program.
