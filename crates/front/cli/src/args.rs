@@ -112,9 +112,6 @@ removed at the end. Where namespaces are forbidden it asks for reduced isolation
 --json: the events of the session, then one line of type demo.ended. Exits 9 if the task did not
 end verified.")]
     Demo(DemoArgs),
-    /// Install plugins and look after them
-    #[command(subcommand)]
-    Plugin(PluginCommand),
     /// Write a starter policy for this project and open its ledger
     #[command(after_help = "\
 Writes `.fluffy/policy.yaml` and `.fluffy/config.toml` (never over an existing file), makes the
@@ -130,6 +127,9 @@ somewhere else: `fluffy audit verify --key` checks against it.")]
     /// Look at what sandboxes wrote; merge it or drop it
     #[command(subcommand)]
     Layer(LayerCommand),
+    /// Install plugins and look after them
+    #[command(subcommand)]
+    Plugin(PluginCommand),
     /// Say how strongly this machine can isolate, and how to get more
     #[command(after_help = "\
 Everything is tried, not guessed. Exits 0 when the default tier works, else 1.")]

@@ -351,7 +351,7 @@ fn without_a_project_policy_the_starter_holds() {
         ),
         ("policy.update", Some("project"), Verdict::RequireReview),
         ("plugins.install", Some("jira"), Verdict::RequireReview),
-        ("plugin.jira.create", None, Verdict::RequireReview),
+        ("plugin.jira.create", None, Verdict::Allow),
         ("plugins.disable", Some("jira"), Verdict::Allow),
         ("git.status", None, Verdict::Allow),
         ("git.commit", None, Verdict::Deny),

@@ -172,7 +172,7 @@ fn json_says_the_exact_reason_on_standard_error() {
     });
     let finished = site.ends(125, &run(&["--json", "--template", "nothing"], "true"));
     filtered(&site).bind(|| {
-        insta::assert_snapshot!(said(&finished.stderr), @r#"{"error":{"at":[],"code":"not_found","exit":125,"fix":["use one of: kernel, ai-provider, code-executor, policy-sandbox, integration-test"],"what":"there is no template `nothing`","why":[]}}"#);
+        insta::assert_snapshot!(said(&finished.stderr), @r#"{"error":{"at":[],"code":"not_found","exit":125,"fix":["use one of: kernel, ai-provider, code-executor, policy-sandbox, integration-test, plugin, plugin-net"],"what":"there is no template `nothing`","why":[]}}"#);
     });
     let finished = site.ends(0, &run(&["--json"], "echo x > new.txt"));
     let value = said(&finished.stderr);

@@ -26,6 +26,16 @@ const COMMANDS: &[&[&str]] = &[
     &["policy", "diff"],
     &["policy", "apply"],
     &["policy", "schema"],
+    &["plugin"],
+    &["plugin", "install"],
+    &["plugin", "list"],
+    &["plugin", "inspect"],
+    &["plugin", "logs"],
+    &["plugin", "enable"],
+    &["plugin", "disable"],
+    &["plugin", "reload"],
+    &["plugin", "remove"],
+    &["plugin", "schema"],
     &["audit"],
     &["audit", "log"],
     &["audit", "verify"],
@@ -61,6 +71,7 @@ fn the_first_screen_of_help_says_where_to_start() {
       policy       Check, explain, test, try and apply policies
       sandbox      Run commands in isolation, and test the isolation
       layer        Look at what sandboxes wrote; merge it or drop it
+      plugin       Install plugins and look after them
       doctor       Say how strongly this machine can isolate, and how to get more
       audit        Read the ledger, verify it, prove what it says
       config       Show the configuration and where each value comes from

@@ -44,15 +44,12 @@ for line in sys.stdin:
 "#;
 
 const RULE: &str = "capabilities:
-  - { name: notes, match: { action: \"plugin.notes.*\" }, do: allow }
+  - { name: no-notes, match: { action: \"plugin.notes.*\" }, do: deny, reason: not now }
 ";
 
-/// The starter without its review of plugins' calls, and with the rule.
+/// The starter, with a rule of the person's own.
 fn policy() -> String {
-    let asks = "  - name: call-plugins\n";
-    let (before, after) = STARTER.split_once(asks).unwrap();
-    let (_, after) = after.split_once("\n\n").unwrap();
-    format!("{before}{after}").replacen("capabilities:\n", RULE, 1)
+    STARTER.replacen("capabilities:\n", RULE, 1)
 }
 
 fn stage() -> Stage {
@@ -120,11 +117,7 @@ fn an_installed_plugins_tools_are_there_for_the_next_session() {
         assert!(said.contains(words), "{words}\n{said}");
     }
 
-    // The kernel of the first session still runs, and policy has no word on it.
-    let asked = stage.play(vec![read(&stage, "docs/a.md")]);
-    assert_eq!(asked.code, 8, "{}", asked.transcript);
-
-    stage.site.apply(&policy());
+    // The kernel of the first session still runs.
     let played = stage.play(vec![
         read(&stage, "docs/a.md"),
         read(&stage, "docs/.env"),
@@ -149,6 +142,12 @@ fn an_installed_plugins_tools_are_there_for_the_next_session() {
     let (code, said) = fluffy(&stage, &["plugin", "install", &folder]);
     assert_eq!(code, 8);
     assert!(said.contains("has another file `about.txt`"), "{said}");
+
+    // What is applied now holds for a kernel that runs.
+    stage.site.apply(&policy());
+    let denied = stage.play(vec![read(&stage, "docs/a.md"), Reply::text("done")]);
+    assert!(denied.told[0].contains("not now"), "{:?}", denied.told);
+    stage.site.apply(STARTER);
 
     let (code, _) = fluffy(&stage, &["plugin", "disable", "notes"]);
     assert_eq!(code, 0);
@@ -225,9 +224,6 @@ fn programs_of_go_plugin_and_modules_work_behind_the_kernels_walls() {
         let (code, said) = fluffy(&stage, &install);
         assert_eq!(code, 0, "{said}");
     }
-    stage
-        .site
-        .apply(&policy().replace("plugin.notes.*", "plugin.*"));
     let keep = |tool: &str| Reply::call(tool, json!({"a": "key", "b": "value"}));
     let ask = |words: &str| Reply::call("plugin.module.ask", json!({"ask": words}));
     let played = stage.play(vec![
