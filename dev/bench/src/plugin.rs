@@ -3,7 +3,9 @@
 //! One file per host. A program of this one is every worker.
 
 mod go;
+mod stage;
 mod wasm;
+mod whole;
 
 use anyhow::Result;
 
@@ -16,5 +18,6 @@ use crate::figure::Figure;
 pub(crate) fn run() -> Result<Vec<Figure>> {
     let mut figures = go::run()?;
     figures.extend(wasm::run()?);
+    figures.extend(whole::run()?);
     Ok(figures)
 }

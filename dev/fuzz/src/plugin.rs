@@ -73,6 +73,7 @@ pub(crate) fn plugin_profile(bytes: &[u8]) {
             command,
             protocol: Protocol::Mcp,
         },
+        environment: BTreeMap::new(),
         sandbox,
         limits: Limits::default(),
     };

@@ -33,26 +33,60 @@ pub fn component(core: &str) -> anyhow::Result<Vec<u8>> {
 /// # Errors
 /// It cannot be built; says what its compiler said.
 pub fn sample_plugin() -> anyhow::Result<Vec<u8>> {
-    let target = target_folder()?.join("fixtures");
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    // Flags for our own code, as those of a coverage run, are not for it.
-    let output = Command::new(cargo)
-        .current_dir(root().join("dev/fixtures/plugins/rust-wasm"))
-        .args(["build", "--release", "--locked", "--offline", "--quiet"])
-        .args(["--target", "wasm32-wasip2", "--target-dir"])
-        .arg(&target)
-        .env_remove("RUSTFLAGS")
-        .env_remove("CARGO_ENCODED_RUSTFLAGS")
-        .env_remove("RUSTC_WRAPPER")
-        .env_remove("RUSTC_WORKSPACE_WRAPPER")
+    let target = plugin_target()?;
+    let wasm = ["--offline", "--target", "wasm32-wasip2"];
+    build("dev/fixtures/plugins/rust-wasm", &wasm)?;
+    let built = target.join("wasm32-wasip2/release/sample_plugin.wasm");
+    std::fs::read(&built).with_context(|| format!("{} is missing", built.display()))
+}
+
+/// The program that measures `extism`, built with what the registry has; for
+/// benchmarks alone.
+///
+/// # Errors
+/// It does not build.
+pub fn extism_peer() -> anyhow::Result<PathBuf> {
+    build("dev/fixtures/peers/extism", &[])?;
+    Ok(plugin_target()?.join("release/extism-peer"))
+}
+
+fn build(folder: &str, more: &[&str]) -> anyhow::Result<()> {
+    let output = plugin_cargo(&root().join(folder))?
+        .args(["build", "--release", "--locked", "--quiet"])
+        .args(more)
         .output()?;
     ensure!(
         output.status.success(),
-        "the sample plugin does not build; `cargo xtask test --only setup` gets what it needs:\n{}",
+        "{folder} does not build; `cargo xtask test --only setup` gets what it needs:\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    let built = target.join("wasm32-wasip2/release/sample_plugin.wasm");
-    std::fs::read(&built).with_context(|| format!("{} is missing", built.display()))
+    Ok(())
+}
+
+/// Cargo for a plugin in this folder, as its author would run it.
+///
+/// # Errors
+/// The running program was not built by cargo.
+pub fn plugin_cargo(folder: &Path) -> anyhow::Result<Command> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command
+        .current_dir(folder)
+        .env("CARGO_TARGET_DIR", plugin_target()?)
+        // Flags for our own code, as those of a coverage run, are not for it.
+        .env_remove("RUSTFLAGS")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .env_remove("RUSTC_WRAPPER")
+        .env_remove("RUSTC_WORKSPACE_WRAPPER");
+    Ok(command)
+}
+
+/// Where all plugins are built, so that they share what they are built from.
+///
+/// # Errors
+/// The running program was not built by cargo.
+pub fn plugin_target() -> anyhow::Result<PathBuf> {
+    Ok(target_folder()?.join("fixtures"))
 }
 
 fn root() -> PathBuf {

@@ -14,6 +14,9 @@ const LIBRARIES: &str = "/usr/share/gocode";
 /// Debian's Go has this message where older libraries look for it.
 const EMPTY: &str = "Mgoogle/protobuf/empty.proto=github.com/golang/protobuf/ptypes/empty";
 
+/// What is built, each from the folder of its name.
+const PROGRAMS: [&str; 4] = ["chat", "double", "provider", "tool"];
+
 /// The plugins below `dev/fixtures/plugins/go`.
 #[derive(Debug)]
 pub struct GoPlugins {
@@ -50,10 +53,22 @@ impl GoPlugins {
         Ok(Self { programs })
     }
 
+    /// A channel made with HashiCorp's own library: a chat over a unix socket.
+    #[must_use]
+    pub fn chat(&self) -> PathBuf {
+        self.programs.join("chat")
+    }
+
     /// A tool plugin made with HashiCorp's own library.
     #[must_use]
     pub fn tool(&self) -> PathBuf {
         self.programs.join("tool")
+    }
+
+    /// A provider made with HashiCorp's own library, which plays a script.
+    #[must_use]
+    pub fn provider(&self) -> PathBuf {
+        self.programs.join("provider")
     }
 
     /// A double of our own, which misbehaves on request.
@@ -78,7 +93,7 @@ fn find(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
 fn compile(proto: &Path, sources: &Path, programs: &Path, cache: &Path) -> Result<()> {
     let work = programs.join("src");
     fs::create_dir_all(&work)?;
-    for name in ["tool", "double"] {
+    for name in PROGRAMS {
         let package = work.join("fluffydev").join(name);
         fs::create_dir_all(&package)?;
         let mut files = Vec::new();
@@ -97,7 +112,7 @@ fn compile(proto: &Path, sources: &Path, programs: &Path, cache: &Path) -> Resul
     }
     let mut go = Command::new("go");
     go.args(["build", "-trimpath", "-o"]).arg(programs);
-    go.args(["fluffydev/tool", "fluffydev/double"]);
+    go.args(PROGRAMS.map(|name| format!("fluffydev/{name}")));
     let path = format!("{}:{LIBRARIES}", programs.display());
     let variables: [(&str, &OsStr); 5] = [
         ("CGO_ENABLED", "0".as_ref()),

@@ -17,12 +17,13 @@ mod lifeline;
 mod permit;
 mod postgres;
 mod published;
+mod random;
 mod seed;
 mod skip;
 mod wait;
 
 #[cfg(feature = "wasm")]
-pub use component::{component, sample_plugin};
+pub use component::{component, extism_peer, plugin_cargo, plugin_target, sample_plugin};
 pub use context::{Finished, TestContext};
 pub use engine::{EngineKind, PrivateEngine, TestEngine};
 pub use go::GoPlugins;
@@ -30,6 +31,7 @@ pub use guest::{EMULATOR, Guest, GuestImage, GuestKernel};
 pub use permit::permit;
 pub use postgres::{FreshDatabase, POSTGRES_ENV, PrivatePostgres};
 pub use published::PublishedServers;
+pub use random::Random;
 pub use seed::{CAMPAIGN_ENV, SEED_ENV, Seed, campaign};
 pub use skip::{SKIPS_ENV, record_skip};
 pub use wait::wait_for;

@@ -1,5 +1,5 @@
-//! Servers of the Model Context Protocol that other people published, fetched
-//! from their registries at fixed versions and used unchanged.
+//! What other people published, above all servers of the Model Context
+//! Protocol, fetched from registries at fixed versions and used unchanged.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,6 +14,13 @@ const NODE: [&str; 2] = [
 
 /// From PyPI: these speak the protocol of 2026-07-28.
 const PYTHON: [&str; 2] = ["mcp-server-git==2026.10.19", "mcp-server-time==2026.10.19"];
+
+/// What calls an API by its document, in every way that this allows and in
+/// some that it does not.
+const SCHEMATHESIS: &str = "schemathesis==4.32.5";
+
+/// The compiler that plugins in TypeScript are made with.
+const TYPESCRIPT: &str = "typescript@7.0.2";
 
 /// Published servers, each set in a folder that can be moved.
 #[derive(Debug, Clone)]
@@ -44,21 +51,27 @@ impl PublishedServers {
             std::fs::remove_dir_all(&folder).context("cannot remove the old servers")?;
         }
         let (node, python) = (folder.join("node"), folder.join("python"));
-        for made in [&node, &python] {
+        let typescript = folder.join("typescript");
+        let schemathesis = folder.join("schemathesis");
+        for made in [&node, &python, &typescript, &schemathesis] {
             std::fs::create_dir_all(made)
                 .with_context(|| format!("cannot make {}", made.display()))?;
         }
         let install = ["install", "--ignore-scripts", "--no-audit", "--no-fund"];
-        let mut npm = Command::new("npm");
-        npm.args(install).arg("--prefix").arg(&node).args(NODE);
-        run(&mut npm)?;
+        for (place, packages) in [(&node, &NODE[..]), (&typescript, &[TYPESCRIPT])] {
+            let mut npm = Command::new("npm");
+            npm.args(install).arg("--prefix").arg(place).args(packages);
+            run(&mut npm)?;
+        }
         // The Python that sandboxes see.
-        let mut pip = Command::new("/usr/bin/python3");
-        pip.args(["-m", "pip", "install", "--quiet", "--only-binary=:all:"])
-            .arg("--target")
-            .arg(&python)
-            .args(PYTHON);
-        run(&mut pip)?;
+        for (place, packages) in [(&python, &PYTHON[..]), (&schemathesis, &[SCHEMATHESIS])] {
+            let mut pip = Command::new("/usr/bin/python3");
+            pip.args(["-m", "pip", "install", "--quiet", "--only-binary=:all:"])
+                .arg("--target")
+                .arg(place)
+                .args(packages);
+            run(&mut pip)?;
+        }
         std::fs::write(folder.join("versions"), wanted()).context("cannot write")?;
         Ok(Self { folder })
     }
@@ -69,6 +82,23 @@ impl PublishedServers {
         self.folder.join("node")
     }
 
+    /// The folder whose `node_modules` have the compiler of TypeScript.
+    #[must_use]
+    pub fn typescript(&self) -> PathBuf {
+        self.folder.join("typescript")
+    }
+
+    /// The command that starts schemathesis.
+    #[must_use]
+    pub fn schemathesis(&self) -> Command {
+        let folder = self.folder.join("schemathesis");
+        let mut command = Command::new("/usr/bin/python3");
+        command
+            .arg(folder.join("bin/schemathesis"))
+            .env("PYTHONPATH", folder);
+        command
+    }
+
     /// The folder with Python's packages.
     #[must_use]
     pub fn python(&self) -> PathBuf {
@@ -77,7 +107,8 @@ impl PublishedServers {
 }
 
 fn wanted() -> String {
-    let all: Vec<&str> = NODE.into_iter().chain(PYTHON).collect();
+    let tools = [TYPESCRIPT, SCHEMATHESIS];
+    let all: Vec<&str> = NODE.into_iter().chain(PYTHON).chain(tools).collect();
     all.join("\n")
 }
 

@@ -5,6 +5,8 @@
 use std::fmt;
 use std::thread;
 
+use crate::random::mix;
+
 /// The variable that replays a run with a known seed.
 pub const SEED_ENV: &str = "FLUFFY_SEED";
 
@@ -55,12 +57,8 @@ impl Seed {
     /// (SplitMix64).
     #[must_use]
     pub fn choice(&self, step: u64) -> u64 {
-        let mut mixed = self
-            .value
-            .wrapping_add(step.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        let steps = step.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mix(self.value.wrapping_add(steps))
     }
 
     #[expect(clippy::panic, reason = "a test with a wrong seed must not run")]

@@ -78,6 +78,16 @@ const NEEDS: &[Need] = &[
         is_there: || find_program("docker").is_some(),
     },
     Need {
+        what: "a registry of images",
+        package: "docker-registry",
+        is_there: || find_program("docker-registry").is_some(),
+    },
+    Need {
+        what: "skopeo, which fills it",
+        package: "skopeo",
+        is_there: || find_program("skopeo").is_some(),
+    },
+    Need {
         what: "Podman",
         package: "podman",
         is_there: || find_program("podman").is_some(),

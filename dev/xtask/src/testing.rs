@@ -12,7 +12,7 @@ use crate::engines::Engines;
 use crate::output;
 use crate::process::{Ended, find_program, run, run_and_keep};
 use crate::step::Outcome;
-use crate::workspace::Workspace;
+use crate::workspace::{Package, Workspace};
 
 /// How long the campaigns among the tests are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,8 +29,34 @@ pub(crate) fn run_tests(workspace: &Workspace) -> Result<Outcome> {
 }
 
 /// Runs the examples in the documentation of all libraries.
+///
+/// Crates without any say so in their manifests, because asking each costs a
+/// second or two; one that says so and has some is a mistake.
 pub(crate) fn run_doctests(workspace: &Workspace) -> Result<Outcome> {
+    for package in &workspace.packages {
+        let manifest = &package.manifest_path;
+        let settings = std::fs::read_to_string(manifest)
+            .with_context(|| format!("cannot read {}", manifest.display()))?;
+        if settings.contains("doctest = false") && has_examples(workspace, package)? {
+            let name = &package.name;
+            let note = format!("{name} has examples, and its manifest says `doctest = false`");
+            return Ok(Outcome::Failed(note));
+        }
+    }
     conclude(&mut workspace.cargo(&["test", "--workspace", "--doc", "--no-fail-fast"]))
+}
+
+fn has_examples(workspace: &Workspace, package: &Package) -> Result<bool> {
+    let folder = package.manifest_path.with_file_name("src");
+    for file in workspace.files(&folder.to_string_lossy(), ".rs")? {
+        let text = std::fs::read_to_string(&file)
+            .with_context(|| format!("cannot read {}", file.display()))?;
+        let mut lines = text.lines().map(str::trim_start);
+        if lines.any(|line| line.starts_with("/// ```") || line.starts_with("//! ```")) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Runs tests while private servers are there for them.

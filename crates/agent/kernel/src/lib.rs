@@ -13,7 +13,8 @@
 //! - [`debts`]: what a project owes for commits that no test proves
 //! - [`hidden`]: what no command of a session may open
 //! - [`slots`], [`freezer`]: whose turn it is, among all sessions
-//! - [`history`], [`prompt`]: what the model sees
+//! - [`history`], [`prompt`]: what the model sees; [`provider`], [`plugged`]: who
+//!   answers
 //! - [`api`], [`event`], [`hub`], [`person`]: what clients see
 
 pub mod agent;
@@ -31,6 +32,7 @@ pub mod host;
 pub mod hub;
 pub mod merge;
 pub mod person;
+pub mod plugged;
 pub mod prompt;
 pub mod provider;
 pub mod recording;

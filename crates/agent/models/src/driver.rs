@@ -240,7 +240,9 @@ fn fault(kind: FaultKind, message: &str) -> ModelFault {
     }
 }
 
-fn jitter() -> Jitter {
+/// A random number for the next pause.
+#[must_use]
+pub fn jitter() -> Jitter {
     let mut bytes = [0; 2];
     // Without randomness everybody waits equally long, which is no harm here.
     let _ = getrandom::fill(&mut bytes);

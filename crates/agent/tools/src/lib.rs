@@ -14,6 +14,7 @@
 
 pub mod arguments;
 pub mod budget;
+pub mod built_in;
 pub mod call;
 pub mod edit;
 pub mod foreign;

@@ -4,6 +4,7 @@
 //! `command/<noun>/<verb>.rs`.
 
 mod agent;
+mod channel;
 mod plugin;
 mod sandbox;
 
@@ -17,7 +18,8 @@ use fluffy_ledger::verify::Extent;
 pub(crate) use agent::{
     Asked, ModeArg, ReplayArgs, RunTaskArgs, SessionCommand, TaskArgs, WorkArgs, with_task,
 };
-pub(crate) use plugin::PluginCommand;
+pub(crate) use channel::ChannelCommand;
+pub(crate) use plugin::{PluginCommand, PluginLanguage};
 pub(crate) use sandbox::{
     AftermathArgs, EngineArg, LayerCommand, RunArgs, SandboxCommand, SelftestArgs, TierArg,
 };
@@ -130,6 +132,9 @@ somewhere else: `fluffy audit verify --key` checks against it.")]
     /// Install plugins and look after them
     #[command(subcommand)]
     Plugin(PluginCommand),
+    /// Let people give work and hear of it through an installed channel
+    #[command(subcommand)]
+    Channel(ChannelCommand),
     /// Say how strongly this machine can isolate, and how to get more
     #[command(after_help = "\
 Everything is tried, not guessed. Exits 0 when the default tier works, else 1.")]

@@ -2,7 +2,8 @@
 
 mod agent;
 mod audit;
-mod completions;
+mod channel;
+pub(crate) mod completions;
 mod config;
 mod demo;
 mod dev;
@@ -43,6 +44,7 @@ pub(crate) fn run(session: &Session, command: Command) -> Result<process::ExitCo
         Command::Session(command) => session::run(session, command),
         Command::Demo(args) => demo::run(session, &args),
         Command::Init => init::run(session),
+        Command::Channel(command) => channel::run(session, &command),
         Command::Plugin(command) => plugin::run(session, command),
         Command::Policy(command) => policy::run(session, command),
         Command::Audit(command) => audit::run(session, command),

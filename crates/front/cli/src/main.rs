@@ -4,6 +4,7 @@
 //! `session.rs` is what every command stands on.
 
 mod args;
+mod built_in;
 mod command;
 mod failure;
 mod kernel;
@@ -23,6 +24,9 @@ use crate::session::Session;
 fn main() -> ExitCode {
     // Before anything else is set up: a worker must start with nothing.
     if let Some(code) = worker::run() {
+        return code;
+    }
+    if let Some(code) = command::completions::answer() {
         return code;
     }
     let words = args::with_task(std::env::args_os().collect(), asked());

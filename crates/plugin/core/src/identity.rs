@@ -59,7 +59,7 @@ const VERSION: u32 = 1;
 
 impl Pin {
     /// The pin of a plugin as it is now; `text` is what the manifest was read
-    /// from. Tools that it only tells when asked are added with [`Pin::tell`].
+    /// from.
     #[must_use]
     pub fn of(manifest: &Manifest, text: &str, files: Files) -> Self {
         let set = |patterns: &[fluffy_policy::capability::Pattern]| {
@@ -85,11 +85,6 @@ impl Pin {
             tools: tools.collect(),
             files,
         }
-    }
-
-    /// Adds a tool that the running plugin told of.
-    pub fn tell(&mut self, tool: &ToolDeclaration) {
-        self.tools.insert(tool.name.clone(), tool_digest(tool));
     }
 }
 
@@ -122,8 +117,19 @@ fn tool_digest(tool: &ToolDeclaration) -> Digest {
         "effect": effect,
         "timeout": timeout.map(|span| span.millis),
     });
+    sorted_digest(&said)
+}
+
+/// The digest of what a running plugin says about a tool: any word counts, the
+/// order of names in its schema does not.
+#[must_use]
+pub fn told_digest(name: &str, summary: &str, parameters: &Value) -> Digest {
+    sorted_digest(&serde_json::json!([name, summary, parameters]))
+}
+
+fn sorted_digest(said: &Value) -> Digest {
     let mut text = String::new();
-    write_sorted(&mut text, &said);
+    write_sorted(&mut text, said);
     Digest::of(text.as_bytes())
 }
 

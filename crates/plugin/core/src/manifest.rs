@@ -11,6 +11,7 @@ mod execution;
 mod options;
 pub mod reach;
 pub mod schema;
+pub mod settings;
 
 use std::collections::BTreeMap;
 
@@ -22,8 +23,8 @@ use fluffy_policy::host::HostPattern;
 use semver::{Version, VersionReq};
 use serde_json::Value;
 
-pub use options::Options;
 pub use reach::PathRule;
+pub use settings::Settings;
 
 /// What the file is called.
 pub const FILE: &str = "plugin.yaml";
@@ -55,7 +56,7 @@ pub struct Manifest {
     /// How it runs; a skill that is only text has nothing to run.
     pub execution: Option<Execution>,
     /// The settings that it takes.
-    pub options: Options,
+    pub settings: Settings,
     /// Other plugins that must run before it.
     pub dependencies: BTreeMap<String, VersionReq>,
     /// How it starts over and ends.
@@ -72,7 +73,16 @@ impl Manifest {
     /// # Errors
     /// Everything that is wrong with the text, each at its line and column.
     pub fn parse(text: &str) -> Result<Self, RefusedText> {
-        document::read(text)
+        document::read(text, document::Comes::FromOutside)
+    }
+
+    /// Reads the manifest of tools that come with the product: the same in all
+    /// but that there is nothing to start.
+    ///
+    /// # Errors
+    /// As [`Self::parse`], or it has an `execution`.
+    pub fn parse_built_in(text: &str) -> Result<Self, RefusedText> {
+        document::read(text, document::Comes::WithTheProduct)
     }
 
     /// Whether this host, of this version, can run it.
@@ -187,6 +197,8 @@ pub struct Execution {
     pub tier: Tier,
     /// What is started.
     pub start: Start,
+    /// Variables of the program, each with the setting whose value it has.
+    pub environment: BTreeMap<String, String>,
     /// What it sees and reaches.
     pub sandbox: Reach,
     /// The most that it uses.

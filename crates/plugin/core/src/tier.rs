@@ -191,6 +191,7 @@ mod tests {
                     protocol,
                 },
             },
+            environment: BTreeMap::new(),
             sandbox: Reach::default(),
             limits: Limits::default(),
         }

@@ -10,6 +10,7 @@
     reason = "tests"
 )]
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 
@@ -17,9 +18,10 @@ use fluffy_base::{ByteSize, Span};
 use fluffy_contract::isolation::Tier;
 use fluffy_plugin_core::Manifest;
 use fluffy_plugin_core::manifest::schema::manifest_schema;
-use fluffy_plugin_core::manifest::{Kind, Misfit, Protocol, Start};
+use fluffy_plugin_core::manifest::settings::Sight;
+use fluffy_plugin_core::manifest::{Kind, Misfit, Protocol, Settings, Start};
 use semver::Version;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const VALID: &[(&str, &str)] = &[
     // The one that everybody starts from.
@@ -275,36 +277,118 @@ fn cases() -> Vec<(&'static str, Schema, Change)> {
             )),
         ),
         (
-            "unknown keywords",
+            "unknown keywords of arguments",
             CannotSay,
             End(
-                "config_schema: { type: object, requried: [ a ], properties: { a: { tpye: string, type: text } } }\n",
+                "tools: [ { name: a, summary: a, effect: reads, parameters: { type: object, requried: [ a ], properties: { a: { tpye: string, type: text } } } } ]\n",
             ),
         ),
         (
             "a reference outside",
             CannotSay,
-            End("config_schema: { properties: { a: { $ref: \"https://example.com/a.json\" } } }\n"),
+            End(
+                "tools: [ { name: a, summary: a, effect: reads, parameters: { properties: { a: { $ref: \"https://example.com/a.json\" } } } } ]\n",
+            ),
+        ),
+        (
+            "settings with unknown keywords",
+            Refuses,
+            End(
+                "config_schema: { requried: [ a ], properties: { a: { type: string, pattern: \"(a+)+\" }, b: { $ref: \"#/a\", type: string } } }\n",
+            ),
+        ),
+        (
+            "settings in each other",
+            Refuses,
+            End(
+                "config_schema: { properties: { a: { type: object }, b: { type: [ string ] } } }\n",
+            ),
+        ),
+        (
+            "lists in lists",
+            CannotSay,
+            End(
+                "config_schema: { properties: { a: { type: array, items: { type: array } }, b: { type: array } } }\n",
+            ),
         ),
         (
             "a secret with a default",
             CannotSay,
-            End("config_schema: { properties: { a: { secret: true, default: x } } }\n"),
+            End(
+                "config_schema: { properties: { a: { type: string, secret: true, default: x } } }\n",
+            ),
+        ),
+        (
+            "a secret that is no text",
+            CannotSay,
+            End(
+                "config_schema: { properties: { a: { type: array, items: { type: string }, secret: true }, b: { type: integer, secret: true } } }\n",
+            ),
         ),
         (
             "a secret in a list",
+            Refuses,
+            End(
+                "config_schema: { properties: { a: { type: array, items: { type: string, secret: true } } } }\n",
+            ),
+        ),
+        (
+            "a default that is none",
             CannotSay,
-            End("config_schema: { properties: { a: { items: { secret: true } } } }\n"),
+            End(
+                "config_schema: { properties: { a: { type: integer, maximum: 5, default: 6 }, b: { type: boolean, default: \"yes\" }, c: { type: string, enum: [ x ], default: y } } }\n",
+            ),
+        ),
+        (
+            "checks of another type",
+            Refuses,
+            End(
+                "config_schema: { properties: { a: { type: string, maximum: 5 }, b: { type: integer, enum: [ x ] }, c: { type: number, minimum: low } } }\n",
+            ),
+        ),
+        (
+            "a setting that is required and not there",
+            CannotSay,
+            End("config_schema: { required: [ b ], properties: { \"a b\": { type: string } } }\n"),
+        ),
+        (
+            "settings of any name",
+            Refuses,
+            End("config_schema: { additionalProperties: true }\n"),
         ),
         (
             "settings that are a list",
-            CannotSay,
+            Refuses,
             End("config_schema: { type: array }\n"),
         ),
         (
             "settings that are a word",
             Refuses,
             End("config_schema: none\n"),
+        ),
+        (
+            "variables that are none",
+            CannotSay,
+            Line(
+                "  tier: process\n  env: { key: \"@config.a\", LD_PRELOAD: \"@config.a\", HTTPS_PROXY: \"@config.a\" }",
+            ),
+        ),
+        (
+            "a variable with a value of its own",
+            Refuses,
+            Line("  tier: process\n  env: { KEY: \"abc\" }"),
+        ),
+        (
+            "a variable of no setting",
+            CannotSay,
+            Line("  tier: process\n  env: { KEY: \"@config.a\" }"),
+        ),
+        (
+            "a variable of a list and without the capability",
+            CannotSay,
+            Whole(format!(
+                "{SMALL}  env: {{ KEY: \"@config.a\", LIST: \"@config.b\" }}\nconfig_schema: {{ properties: {{ a: {{ type: string }}, b: {{ type: array, items: {{ type: string }} }} }} }}\n"
+            )),
         ),
         (
             "it depends on itself",
@@ -442,14 +526,15 @@ fn text_of(change: &Change) -> String {
 }
 
 /// The same text as JSON, read by what reads JSON Schemas in manifests.
-fn json(text: &str) -> Option<Value> {
+fn as_json(text: &str) -> Option<Value> {
     let probe = format!(
-        "name: probe\nversion: 1.0.0\ntype: skill\nengine: \"*\"\napi: 1\nconfig_schema:\n  x-probe:\n{}",
+        "name: probe\nversion: 1.0.0\ntype: tool\nengine: \"*\"\napi: 1\nexecution: {{ tier: wasm, module: x }}\ntools:\n- name: x\n  summary: x\n  effect: reads\n  parameters:\n    x-probe:\n{}",
         text.lines()
-            .fold(String::new(), |all, line| all + "    " + line + "\n")
+            .fold(String::new(), |all, line| all + "      " + line + "\n")
     );
     let manifest = Manifest::parse(&probe).ok()?;
-    manifest.options.schema?.get("x-probe").cloned()
+    let tool = manifest.tools.first()?;
+    tool.parameters.get("x-probe").cloned()
 }
 
 #[test]
@@ -463,7 +548,7 @@ fn examples_are_taken_and_the_schema_agrees() {
             _ => &[],
         };
         assert_eq!(warnings, expected, "{name}");
-        let json = json(text).unwrap();
+        let json = as_json(text).unwrap();
         let errors: Vec<String> = schema
             .iter_errors(&json)
             .map(|error| error.to_string())
@@ -482,7 +567,7 @@ fn every_field_arrives_where_it_belongs() {
     );
     assert_eq!(manifest.license.as_deref(), Some("MIT"));
     assert_eq!(manifest.tags, ["third_party"]);
-    assert_eq!(manifest.capabilities.len(), 5);
+    assert_eq!(manifest.capabilities.len(), 6);
     let execution = manifest.execution.unwrap();
     assert_eq!(execution.tier, Tier::Process);
     let command = vec!["./issue-tracker".to_owned(), "--serve".to_owned()];
@@ -507,13 +592,16 @@ fn every_field_arrives_where_it_belongs() {
         execution.sandbox.hosts[0].to_string(),
         "tracker.example.com:443"
     );
+    let settings = &manifest.settings.all;
+    let secret: Vec<&String> = (settings.iter())
+        .filter_map(|(name, one)| (one.sight == Sight::Secret).then_some(name))
+        .collect();
+    assert_eq!(secret, ["token"]);
     assert_eq!(
-        manifest.options.secrets,
-        [vec!["token"], vec!["proxy", "password"]]
+        execution.environment,
+        BTreeMap::from([("TRACKER_TOKEN".to_owned(), "token".to_owned())])
     );
-    let schema = manifest.options.schema.unwrap();
-    assert_eq!(schema["properties"]["retries"]["maximum"], 5);
-    assert!(jsonschema::validator_for(&schema).is_ok());
+    assert_eq!(settings["retries"].default, Some(json!(2)));
     assert_eq!(manifest.dependencies["session-store"].to_string(), "^1.0");
     assert_eq!(manifest.tools[0].name, "issues.close");
     assert_eq!(manifest.tools[0].timeout, Some(Span { millis: 10_000 }));
@@ -523,7 +611,7 @@ fn every_field_arrives_where_it_belongs() {
     assert_eq!(module.limits.fuel, Some(1_000_000_000));
     assert_eq!(module.limits.memory, ByteSize(16 << 20));
     let text = Manifest::parse(VALID[4].1).unwrap();
-    assert_eq!((text.execution, text.options.schema), (None, None));
+    assert_eq!((text.execution, text.settings), (None, Settings::default()));
     assert!(text.lifecycle.hot_reload);
 }
 
@@ -561,7 +649,7 @@ fn the_schema_refuses_what_it_can_say() {
     let schema = jsonschema::validator_for(&manifest_schema()).unwrap();
     let mut wrong = Vec::new();
     for (name, can, change) in cases() {
-        let refused = match json(&text_of(&change)) {
+        let refused = match as_json(&text_of(&change)) {
             Some(json) => !schema.is_valid(&json),
             // What is no JSON at all never reaches a schema.
             None => can == Refuses && name == "empty",
@@ -620,4 +708,53 @@ fn what_is_pointless_is_a_warning() {
     let manifest = Manifest::parse(&text).unwrap();
     assert_eq!(manifest.warnings.len(), 1);
     assert!(manifest.warnings[0].what.contains("/src/*"));
+}
+
+#[test]
+fn values_of_settings_are_read_and_checked_without_being_shown() {
+    let manifest = Manifest::parse(VALID[5].1).unwrap();
+    let settings = &manifest.settings;
+    for (name, text, expected) in [
+        (
+            "url",
+            "https://other.example",
+            Ok(json!("https://other.example")),
+        ),
+        ("retries", "5", Ok(json!(5))),
+        ("retries", "6", Err("it is not between 0 and 5")),
+        ("retries", "2.5", Err("it is not a whole number")),
+        ("retries", "five", Err("it is not a whole number")),
+        ("token", "12345678", Ok(json!("12345678"))),
+        (
+            "token",
+            "1234567",
+            Err("it has not between 8 and 16384 characters"),
+        ),
+        (
+            "token",
+            "1234567\u{0}",
+            Err("it has a character that cannot be stored"),
+        ),
+        ("mode", "fast", Ok(json!("fast"))),
+        ("mode", "FAST", Err("it is none of `fast`, `careful`")),
+        ("labels", "a, b", Ok(json!(["a", "b"]))),
+        ("labels", "[\"a,b\"]", Ok(json!(["a,b"]))),
+        ("labels", "", Ok(json!([]))),
+        ("labels", "a,b,c,d", Err("it has not between 0 and 3 items")),
+        ("labels", "[1]", Err("it is not a text")),
+        ("labels", "[", Err("it is not a list of JSON")),
+        ("strict", "true", Ok(json!(true))),
+        ("strict", "yes", Err("it is not true or false")),
+        ("ratio", "0.25", Ok(json!(0.25))),
+        ("ratio", "1e999", Err("it is not a number")),
+    ] {
+        let read = settings.all[name].read(text).map_err(|why| why.to_string());
+        assert_eq!(read, expected.map_err(str::to_owned), "{name} {text}");
+    }
+    let set = json!({"retries": 4, "gone": 1});
+    let set = set.as_object().unwrap();
+    assert_eq!(settings.missing(set), [("token", Sight::Secret)]);
+    let resolved = serde_json::Value::Object(settings.resolved(set));
+    let expected = json!({"retries": 4, "url": "https://tracker.example.com"});
+    assert_eq!(resolved, expected);
 }

@@ -11,6 +11,8 @@ use fluffy_contract::BoxFuture;
 use fluffy_contract::tool::{ForeignTool, ToolOutput};
 use serde_json::Value;
 
+use crate::go_plugin::Channel;
+
 /// The most bytes of one message of a plugin, in any protocol.
 pub const MAX_MESSAGE: usize = 4 << 20;
 
@@ -28,6 +30,14 @@ pub trait Connection: Send + Sync {
         tool: &'a str,
         arguments: &'a Value,
     ) -> BoxFuture<'a, Result<ToolOutput, CallPluginError>>;
+
+    /// The way to its other services, for plugins of other types than `tool`.
+    fn channel(&self) -> Option<Channel> {
+        None
+    }
+
+    /// Takes its secrets out of what it said on that way.
+    fn free(&self, _said: &mut String) {}
 
     /// Asks whether it is well; its own word, so never more than a hint.
     fn health(&self) -> BoxFuture<'_, Result<(), CallPluginError>>;

@@ -42,7 +42,7 @@ use tls::Identity;
 
 pub use carrier::PluginChannel;
 pub use channel::Channel;
-pub use provider::PluginProvider;
+pub use provider::{ACTION, PluginProvider, resource};
 
 /// The variable that tells a plugin that it is one. No secret: it only keeps
 /// people from starting a plugin by hand.
@@ -66,8 +66,6 @@ pub struct GoPluginSettings {
     pub ready: Duration,
     /// How long one call may take.
     pub call: Duration,
-    /// The tools that only look, by what a person granted.
-    pub reads: Vec<String>,
     /// Whether mTLS is offered.
     pub tls: Tls,
 }
@@ -77,7 +75,6 @@ impl Default for GoPluginSettings {
         Self {
             ready: Duration::from_secs(30),
             call: Duration::from_secs(30),
-            reads: Vec::new(),
             tls: Tls::Offered,
         }
     }
@@ -193,12 +190,6 @@ fn environment(meeting: &Meeting, identity: Option<&Identity>) -> Vec<(String, S
 }
 
 impl GoPlugin {
-    /// The connection, for the contracts of providers, channels and skills.
-    #[must_use]
-    pub fn channel(&self) -> Channel {
-        self.channel.clone()
-    }
-
     async fn execute(&self, name: &str, arguments: &Value) -> Result<ToolOutput, CallPluginError> {
         if !self.tools.iter().any(|tool| tool.name == name) {
             let tool = name.to_owned();
@@ -277,6 +268,10 @@ impl Connection for GoPlugin {
         arguments: &'a Value,
     ) -> BoxFuture<'a, Result<ToolOutput, CallPluginError>> {
         Box::pin(self.execute(tool, arguments))
+    }
+
+    fn channel(&self) -> Option<Channel> {
+        Some(self.channel.clone())
     }
 
     fn health(&self) -> BoxFuture<'_, Result<(), CallPluginError>> {

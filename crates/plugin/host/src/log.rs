@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fluffy_base::{Clock, SystemClock, Timestamp};
+use fluffy_secret::Redactor;
 use serde::{Deserialize, Serialize};
 
 /// The longest line, in bytes.
@@ -64,6 +65,7 @@ pub struct Line {
 #[derive(Debug, Clone)]
 pub struct Log {
     open: Arc<Mutex<Open>>,
+    redactor: Option<Arc<Redactor>>,
 }
 
 #[derive(Debug)]
@@ -83,11 +85,25 @@ impl Log {
         let size = file.metadata()?.len();
         let path = path.to_owned();
         let open = Arc::new(Mutex::new(Open { path, file, size }));
-        Ok(Self { open })
+        Ok(Self {
+            open,
+            redactor: None,
+        })
+    }
+
+    /// The same log, from which these secrets are taken out first.
+    #[must_use]
+    pub(crate) fn without(&self, redactor: Option<Arc<Redactor>>) -> Self {
+        Self {
+            open: Arc::clone(&self.open),
+            redactor,
+        }
     }
 
     /// Adds a line, cut. A disk that is full loses lines and nothing else.
     pub fn write(&self, level: Level, source: Source, text: &str) {
+        let redacted = self.redactor.as_ref().map(|one| one.redact(text).text);
+        let text = redacted.as_deref().unwrap_or(text);
         let end = text.floor_char_boundary(MAX_LINE.min(text.len()));
         let line = Line {
             at: SystemClock.now(),

@@ -8,7 +8,6 @@
 mod link;
 mod wire;
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -54,8 +53,6 @@ pub struct McpSettings {
     pub call_timeout: Duration,
     /// The folders it was granted, for a server that asks.
     pub roots: Vec<PathBuf>,
-    /// Tools that a person reviewed as only looking; all others act.
-    pub only_reads: BTreeSet<String>,
 }
 
 /// A running server.
@@ -312,10 +309,8 @@ fn described(mut tool: Value, settings: &McpSettings) -> Option<ForeignTool> {
     let parameters = tool.get_mut("inputSchema").map(Value::take);
     let timeout = u64::try_from(settings.call_timeout.as_millis()).unwrap_or(u64::MAX);
     Some(ForeignTool {
-        effect: match settings.only_reads.contains(&name) {
-            true => Effect::Reads,
-            false => Effect::Acts,
-        },
+        // Until somebody who knows says otherwise.
+        effect: Effect::Acts,
         name,
         summary,
         parameters: parameters.unwrap_or_else(|| json!({"type": "object"})),

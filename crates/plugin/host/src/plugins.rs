@@ -3,9 +3,10 @@
 //! One plugin that is broken never stops another. What is refused is kept with
 //! its reason. Next: `plugin` for one of them, `ground` for how it starts.
 
+mod channel;
 mod ground;
 mod plugin;
-mod unread;
+mod provider;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,16 +14,23 @@ use std::time::Duration;
 
 use fluffy_contract::ToolSource;
 use fluffy_contract::tool::ForeignTool;
+use fluffy_plugin_core::Manifest;
 use fluffy_plugin_core::lifecycle::State;
+use fluffy_plugin_core::manifest::{Kind, Misfit};
 use fluffy_plugin_core::resolve::{Candidate, resolve};
 
+use crate::connection::Connection;
+use crate::go_plugin::PluginProvider;
 use crate::log::Log;
-use crate::shelf::{ExamineError, Found, Placed};
+use crate::shelf::{Found, Placed};
+use crate::skill::SkillText;
 
-pub use ground::{Ground, LaunchError, REVIEWED, THIRD_PARTY};
+pub use channel::{ChannelPlugin, RunChannelError};
+pub use ground::{Containers, Ground, LaunchError, REVIEWED, THIRD_PARTY};
 pub use plugin::{ReloadError, Source};
-pub use unread::FindUnreadError;
+pub use provider::{NoProvider, Provider};
 
+use ground::Launched;
 use plugin::Plugin;
 
 /// How long one that was only looked at may take to end.
@@ -63,6 +71,13 @@ impl Plugins {
             known: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
         }
+    }
+
+    /// What the project lets plugins have from now on; those that run are
+    /// started anew by the next [`Self::refresh`] where it differs.
+    pub fn allow(&self, patterns: Vec<String>) {
+        let allowed = &self.ground.allowed;
+        *allowed.lock().unwrap_or_else(PoisonError::into_inner) = patterns;
     }
 
     /// Makes what runs what is installed: starts what is new, each after what
@@ -127,6 +142,7 @@ impl Plugins {
         for Found { name, placed } in found {
             let why = match placed {
                 Ok(placed) if placed.record.disabled.is_some() => continue,
+                Ok(placed) if placed.manifest.kind == Kind::Channel => continue,
                 Ok(placed) => match placed.manifest.fits(&self.ground.version) {
                     Ok(()) => {
                         ready.insert(name, placed);
@@ -166,11 +182,84 @@ impl Plugins {
     /// # Errors
     /// It does not start.
     pub async fn try_out(&self, placed: &Placed) -> Result<Vec<ForeignTool>, LaunchError> {
+        let alone = self.start_alone(placed).await?;
+        let tools = alone.connection().tools();
+        alone.connection().stop(TRIED).await;
+        Ok(tools)
+    }
+
+    /// Starts a plugin apart from all others, with nobody who looks after it.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn start_alone(&self, placed: &Placed) -> Result<Alone, LaunchError> {
         let log = Log::open(&placed.home.join("log"))?;
         let launched = self.ground.launch(placed, &log).await?;
-        let tools = launched.connection.tools();
+        Ok(Alone { launched })
+    }
+
+    /// Whether a plugin is for this version.
+    ///
+    /// # Errors
+    /// It is for others.
+    pub fn fits(&self, manifest: &Manifest) -> Result<(), Misfit> {
+        manifest.fits(&self.ground.version)
+    }
+
+    /// Starts an installed provider once, as [`Plugins::try_out`] does, to see
+    /// which models it has.
+    ///
+    /// # Errors
+    /// It does not start, or does not say.
+    pub async fn try_models(&self, placed: &Placed) -> Result<Vec<String>, LaunchError> {
+        let log = Log::open(&placed.home.join("log"))?;
+        let launched = self.ground.launch(placed, &log).await?;
+        let models = match launched.connection.channel() {
+            Some(channel) => PluginProvider::new("", channel).models().await,
+            None => Err("only `go-plugin` has providers".to_owned()),
+        };
         launched.connection.stop(TRIED).await;
-        Ok(tools)
+        models.map_err(|mut what| {
+            launched.connection.free(&mut what);
+            LaunchError::Unsupported { what }
+        })
+    }
+
+    /// The models of a provider that runs, or why there are none.
+    ///
+    /// # Errors
+    /// It is not there, no provider, or does not run.
+    pub fn provider(&self, name: &str) -> Result<Provider, NoProvider> {
+        let known = self.known();
+        let rejected = known.rejected.get(name).cloned();
+        Provider::of(name, known.plugins.get(name), rejected)
+    }
+
+    /// Starts an installed channel, and starts it again when it crashes. No
+    /// other look at what is installed starts channels: each has a host of its
+    /// own.
+    ///
+    /// # Errors
+    /// It is not installed, not a channel, or does not start.
+    pub async fn run_channel(&self, name: &str) -> Result<ChannelPlugin, RunChannelError> {
+        let placed = self.ground.shelf.find(name)?;
+        placed.manifest.fits(&self.ground.version)?;
+        if placed.manifest.kind != Kind::Channel {
+            return Err(RunChannelError::Kind {
+                name: name.to_owned(),
+                kind: placed.manifest.kind.as_str(),
+            });
+        }
+        if let Some(why) = placed.record.disabled {
+            return Err(RunChannelError::Disabled { why });
+        }
+        let desk = self.ground.desk_of(&placed)?;
+        let plugin = self.plugin(name);
+        Arc::clone(&plugin).begin(placed).await;
+        match plugin.status().why {
+            Some(why) => Err(RunChannelError::Down { why }),
+            None => Ok(ChannelPlugin::new(plugin, desk)),
+        }
     }
 
     /// The tools of everything that runs now.
@@ -181,6 +270,14 @@ impl Plugins {
         sources
             .map(|source| Arc::new(source) as Arc<dyn ToolSource>)
             .collect()
+    }
+
+    /// The skills of everything that is there now.
+    #[must_use]
+    pub fn skills(&self) -> Vec<SkillText> {
+        let known = self.known();
+        let skills = known.plugins.values().flat_map(|plugin| plugin.skills());
+        skills.collect()
     }
 
     /// Where every plugin stands, rejected ones too.
@@ -224,6 +321,25 @@ impl Plugins {
     }
 }
 
+/// A plugin that runs apart from all others. Dropping it ends it.
+pub struct Alone {
+    launched: Launched,
+}
+
+impl Alone {
+    /// The way to it.
+    #[must_use]
+    pub fn connection(&self) -> &dyn Connection {
+        &*self.launched.connection
+    }
+}
+
+impl std::fmt::Debug for Alone {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Alone").finish_non_exhaustive()
+    }
+}
+
 fn candidate(placed: &Placed) -> Candidate {
     Candidate {
         version: placed.manifest.version.clone(),
@@ -232,12 +348,16 @@ fn candidate(placed: &Placed) -> Candidate {
 }
 
 /// An error with all its causes, in one line.
-fn explain(error: &ExamineError) -> String {
+fn explain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
+    let mut cause = error.source();
     while let Some(next) = cause {
-        text.push_str(": ");
-        text.push_str(&next.to_string());
+        let said = next.to_string();
+        // One that only passes its cause on says the same.
+        if !text.ends_with(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
         cause = next.source();
     }
     text

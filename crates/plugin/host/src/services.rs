@@ -8,9 +8,11 @@ mod files;
 mod store;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use fluffy_gate::{Answer, Desk};
 use fluffy_policy::{Context, Permit};
+use fluffy_secret::Redactor;
 use serde_json::{Map, Value};
 
 use crate::log::{Level, Log, Source};
@@ -35,6 +37,7 @@ pub struct Services {
     log: Log,
     places: Places,
     configuration: Map<String, Value>,
+    redactor: Option<Arc<Redactor>>,
 }
 
 /// What is kept of a plugin between two starts.
@@ -116,6 +119,7 @@ impl Services {
             log,
             places: Places::default(),
             configuration: Map::new(),
+            redactor: None,
         }
     }
 
@@ -126,10 +130,16 @@ impl Services {
         self
     }
 
-    /// The same with what a person configured for this plugin.
+    /// The same with what a person configured for this plugin, whose secrets
+    /// are in no request that is recorded.
     #[must_use]
-    pub fn configured(mut self, configuration: Map<String, Value>) -> Self {
+    pub fn configured(
+        mut self,
+        configuration: Map<String, Value>,
+        redactor: Option<Arc<Redactor>>,
+    ) -> Self {
         self.configuration = configuration;
+        self.redactor = redactor;
         self
     }
 
@@ -247,6 +257,14 @@ impl Services {
         resource: Option<&str>,
         size: Option<usize>,
     ) -> Result<Permit, ServiceError> {
+        // A decision is recorded with what it was about.
+        let told = |redactor: &Redactor| resource.is_some_and(|text| redactor.finds_value(text));
+        if self.redactor.as_deref().is_some_and(told) {
+            return Err(ServiceError::Invalid {
+                what: action.to_owned(),
+                why: "what it is asked about has a secret in it",
+            });
+        }
         let context = Context {
             size: size.and_then(|size| u64::try_from(size).ok()),
             ..self.context.clone()

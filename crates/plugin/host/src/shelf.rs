@@ -13,9 +13,10 @@ use std::path::{Path, PathBuf};
 use fluffy_base::{Clock as _, Digest, SystemClock, Timestamp};
 use fluffy_contract::tool::ForeignTool;
 use fluffy_plugin_core::Manifest;
-use fluffy_plugin_core::identity::{FileFact, Pin};
+use fluffy_plugin_core::identity::{FileFact, Pin, told_digest};
 use fluffy_plugin_core::manifest::FILE;
 use fluffy_policy::Permit;
+use fluffy_policy::action::is_plugin_name;
 use fluffy_policy::diagnostic::RefusedText;
 use serde::{Deserialize, Serialize};
 
@@ -103,8 +104,8 @@ pub enum ExamineError {
         /// What was asked for.
         name: String,
     },
-    /// There is no manifest.
-    #[error("`{}` has no `{FILE}`", path.display())]
+    /// There is no manifest, or nobody can read it.
+    #[error("`{}` cannot be read", path.display())]
     NoManifest {
         /// Where it was looked for.
         path: PathBuf,
@@ -268,7 +269,7 @@ impl Shelf {
     /// It is not there, or its record is none.
     pub fn record(&self, name: &str) -> Result<Record, ExamineError> {
         let broken = |what: String| ExamineError::Record { what };
-        if !is_name(name) {
+        if !is_plugin_name(name) {
             return Err(broken("the folder's name is no plugin's".to_owned()));
         }
         let text = match std::fs::read_to_string(self.home(name).join(RECORD)) {
@@ -369,7 +370,13 @@ impl Shelf {
     /// It is not what was reviewed, or the disk says no.
     pub fn reload(&self, permit: Permit, name: &str) -> Result<(), ChangeShelfError> {
         permitted(&permit, "plugins.reload", name)?;
-        let mut record = self.find(name)?.record;
+        self.find(name)?;
+        self.touch(name)
+    }
+
+    /// Makes the record another one, which whoever runs the plugin notices.
+    pub(crate) fn touch(&self, name: &str) -> Result<(), ChangeShelfError> {
+        let mut record = self.record(name)?;
         record.reloads = record.reloads.saturating_add(1);
         self.write(&record)
     }
@@ -412,6 +419,11 @@ impl Shelf {
                 let _ = std::fs::remove_dir_all(entry.path());
             }
         }
+    }
+
+    /// The folder of all plugins, which no sandbox is shown.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
     }
 
     /// The folder of a plugin.
@@ -479,14 +491,7 @@ impl Drop for Meeting {
 /// What a tool says about itself, as one digest: any difference counts.
 #[must_use]
 pub fn pin_of(tool: &ForeignTool) -> Digest {
-    let parameters = tool.parameters.to_string();
-    Digest::of_parts(&[
-        tool.name.as_bytes(),
-        b"\0",
-        tool.summary.as_bytes(),
-        b"\0",
-        parameters.as_bytes(),
-    ])
+    told_digest(&tool.name, &tool.summary, &tool.parameters)
 }
 
 const INSTALLED: &str = "installed";
@@ -543,14 +548,7 @@ fn read_manifest(source: &Path) -> Result<(Manifest, String), ExamineError> {
     }
 }
 
-fn is_name(name: &str) -> bool {
-    let mut bytes = name.bytes();
-    (2..=64).contains(&name.len())
-        && bytes.next().is_some_and(|first| first.is_ascii_lowercase())
-        && bytes.all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
-}
-
-fn permitted(permit: &Permit, action: &str, name: &str) -> Result<(), ChangeShelfError> {
+pub(crate) fn permitted(permit: &Permit, action: &str, name: &str) -> Result<(), ChangeShelfError> {
     let needed = format!("{action}.{name}");
     match permit.capability().as_str() == needed {
         true => Ok(()),

@@ -263,16 +263,18 @@ impl Walk {
     }
 }
 
-/// Whether a link at this path leads to somewhere below the top.
-fn stays_inside(path: &str, target: &str) -> bool {
+/// Whether a link at this path leads to somewhere below the top. It goes up
+/// only at its beginning: what stands before a later `..` may be a link itself.
+pub(crate) fn stays_inside(path: &str, target: &str) -> bool {
     let mut depth = path.split('/').count() - 1;
+    let mut goes_up = true;
     for part in Path::new(target).components() {
         match part {
-            Component::Normal(_) => depth += 1,
+            Component::Normal(_) => goes_up = false,
             Component::CurDir => {}
             Component::ParentDir => match depth.checked_sub(1) {
-                Some(up) => depth = up,
-                None => return false,
+                Some(up) if goes_up => depth = up,
+                _ => return false,
             },
             Component::RootDir | Component::Prefix(_) => return false,
         }
@@ -340,7 +342,12 @@ mod tests {
 
     #[test]
     fn links_that_lead_out_and_special_files_are_refused() {
-        for target in ["/etc/passwd", "../../..", "../../plugin.yaml/../../x"] {
+        for target in [
+            "/etc/passwd",
+            "../../..",
+            "../../plugin.yaml/../../x",
+            "bin/../../x",
+        ] {
             let folder = folder();
             symlink(target, folder.path().join("a/out")).unwrap();
             let error = take(folder.path(), None).unwrap_err().to_string();

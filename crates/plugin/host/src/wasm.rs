@@ -10,6 +10,7 @@ mod answer;
 mod cache;
 mod fetch;
 mod options;
+mod outbox;
 mod wire;
 mod worker;
 
@@ -26,7 +27,7 @@ use fluffy_contract::tool::{Effect, ForeignTool, ToolOutcome, ToolOutput};
 use fluffy_sandbox::client::{ChildHandle, ChildInput};
 use fluffy_wasm::plugin::{Description, Outcome};
 use serde_json::Value;
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
 
 pub use cache::{CompiledCache, OpenCacheError};
@@ -38,6 +39,7 @@ use crate::connection::{CallPluginError, Connection, Gone, MAX_MESSAGE, StartPlu
 use crate::log::{Level, Source};
 use crate::room::{Entry, Room, words};
 use crate::services::Services;
+use outbox::Outbox;
 use wire::{Blob, Decoder, Done, Ended, FromWorker, MAX_FRAME, MAX_LOAD, ToWorker, Work, encode};
 
 /// The words that make an executable of ours the worker.
@@ -81,7 +83,7 @@ pub struct WasmPlugin {
 
 #[derive(Debug)]
 struct Shared {
-    frames: mpsc::UnboundedSender<Vec<u8>>,
+    outbox: Outbox,
     waiting: Mutex<HashMap<u64, oneshot::Sender<Done>>>,
     next: AtomicU64,
     asked: AtomicU64,
@@ -106,24 +108,25 @@ pub async fn start(
         cache,
     } = entry;
     let (room, mut child) = Room::open(entry).await?;
-    let input = child
-        .take_input()
-        .map_err(|error| ended(error.to_string()))?;
-    let (frames, queue) = mpsc::unbounded_channel();
-    let writer = tokio::spawn(write(input, queue));
+    let input = child.take_input().and_then(ChildInput::into_pipe);
+    let input = input.map_err(|error| ended(error.to_string()))?;
     // A call waits for its turn here, where waiting does not count.
     let slots = match options.instances {
         Instances::Stateful => 1,
         Instances::PerCall => usize::try_from(options.concurrency).unwrap_or(1),
     };
     let shared = Arc::new(Shared {
-        frames,
+        outbox: Outbox::new(input),
         waiting: Mutex::default(),
         next: AtomicU64::new(0),
         asked: AtomicU64::new(0),
         slots: Semaphore::new(slots),
         stopping: AtomicBool::new(false),
         gone: watch::Sender::new(None),
+    });
+    let writer = tokio::spawn({
+        let shared = Arc::clone(&shared);
+        async move { shared.outbox.drive().await }
     });
     let mut reader = Reader {
         child,
@@ -426,7 +429,7 @@ impl Shared {
             return Err(wire::WireError::TooLarge { found, limit });
         }
         // A worker that is gone is seen at its output.
-        let _ = self.frames.send(frame);
+        self.outbox.send(frame);
         Ok(())
     }
 
@@ -455,14 +458,6 @@ impl Drop for Cancel<'_> {
         // A call that is over is not in the list any more.
         if self.shared.lock().remove(&self.id).is_some() {
             let _ = self.shared.send(&ToWorker::Cancel { id: self.id });
-        }
-    }
-}
-
-async fn write(mut input: ChildInput, mut queue: mpsc::UnboundedReceiver<Vec<u8>>) {
-    while let Some(frame) = queue.recv().await {
-        if input.write(&frame).await.is_err() {
-            return;
         }
     }
 }

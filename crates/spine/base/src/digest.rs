@@ -114,6 +114,21 @@ impl<'de> Deserialize<'de> for Digest {
     }
 }
 
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for Digest {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Digest".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string", "pattern": "^[0-9a-f]{64}$" })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

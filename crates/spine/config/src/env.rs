@@ -11,10 +11,24 @@ use std::fmt;
 /// What every variable of ours starts with.
 pub const PREFIX: &str = "FLUFFY_";
 
+/// The app that commands of the platform are about.
+pub const FLUFFY_APP: &str = "FLUFFY_APP";
+/// The context that commands of the platform use.
+pub const FLUFFY_CONTEXT: &str = "FLUFFY_CONTEXT";
+/// The database of `fluffy server`.
+pub const FLUFFY_DATABASE: &str = "FLUFFY_DATABASE";
+/// The env that commands of the platform are about.
+pub const FLUFFY_ENV: &str = "FLUFFY_ENV";
 /// How many seconds a kernel stays when nobody needs it.
 pub const FLUFFY_KERNEL_LINGER: &str = "FLUFFY_KERNEL_LINGER";
+/// The org that commands of the platform are about.
+pub const FLUFFY_ORG: &str = "FLUFFY_ORG";
+/// The server that commands of the platform ask.
+pub const FLUFFY_SERVER: &str = "FLUFFY_SERVER";
 /// Where our own files live, instead of the XDG state directory.
 pub const FLUFFY_STATE_DIR: &str = "FLUFFY_STATE_DIR";
+/// The token that commands of the platform log in with.
+pub const FLUFFY_TOKEN: &str = "FLUFFY_TOKEN";
 /// The user's home directory.
 pub const HOME: &str = "HOME";
 /// Any value switches colour off.
@@ -29,12 +43,36 @@ pub const XDG_STATE_HOME: &str = "XDG_STATE_HOME";
 /// Every variable that is not a configuration key, and what it does.
 pub const VARIABLES: &[(&str, &str)] = &[
     (
+        FLUFFY_APP,
+        "the app that commands of the platform are about",
+    ),
+    (
+        FLUFFY_CONTEXT,
+        "the context that commands of the platform use, instead of the current one",
+    ),
+    (
+        FLUFFY_ENV,
+        "the env that commands of the platform are about",
+    ),
+    (
         FLUFFY_KERNEL_LINGER,
         "how many seconds the kernel stays after the last session and client; default 60",
     ),
     (
+        FLUFFY_ORG,
+        "the org that commands of the platform are about",
+    ),
+    (
+        FLUFFY_SERVER,
+        "the server that commands of the platform ask: `https://…` or `unix:PATH`",
+    ),
+    (
         FLUFFY_STATE_DIR,
         "where fluffy keeps its own files; default `$XDG_STATE_HOME/fluffy`",
+    ),
+    (
+        FLUFFY_TOKEN,
+        "the token that commands of the platform log in with",
     ),
     (HOME, "the user's home directory"),
     (NO_COLOR, "any value that is not empty switches colour off"),

@@ -72,8 +72,12 @@ pub enum Kind {
     Path(fn(&mut Values) -> &mut Option<PathBuf>),
     /// A list of absolute paths.
     Paths(fn(&mut Values) -> &mut Vec<PathBuf>),
+    /// Patterns of capabilities.
+    Patterns(fn(&mut Values) -> &mut Vec<String>),
     /// A number of bytes with a unit.
     Size(fn(&mut Values) -> &mut ByteSize),
+    /// Identities in channels, each as `channel:identity`.
+    Speakers(fn(&mut Values) -> &mut Vec<String>),
     /// A duration with a unit.
     Time(fn(&mut Values) -> &mut Span),
 }
@@ -143,6 +147,20 @@ pub const KEYS: &[Key] = &[
         project: ProjectRule::Downward,
     },
     Key {
+        name: "channels.approvers",
+        kind: Kind::Speakers(|values| &mut values.channels.approvers),
+        default: "",
+        meaning: "who may answer the agent's questions through a channel, as `channel:identity`",
+        project: ProjectRule::Never,
+    },
+    Key {
+        name: "channels.senders",
+        kind: Kind::Speakers(|values| &mut values.channels.senders),
+        default: "",
+        meaning: "who may give work through a channel, as `channel:identity`",
+        project: ProjectRule::Never,
+    },
+    Key {
         name: "ledger.path",
         kind: Kind::Path(|values| &mut values.ledger.path),
         default: "",
@@ -180,6 +198,13 @@ pub const KEYS: &[Key] = &[
         default: "",
         meaning: "which model answers, as `provider/model`",
         project: ProjectRule::Never,
+    },
+    Key {
+        name: "plugins.allow",
+        kind: Kind::Patterns(|values| &mut values.plugins.allow),
+        default: "*",
+        meaning: "what plugins can have at most, as patterns of capabilities; a project only narrows it",
+        project: ProjectRule::Downward,
     },
     Key {
         name: "policy.trial_last",
@@ -335,7 +360,7 @@ mod tests {
             .collect();
         assert!(
             may.iter()
-                .all(|section| ["budget", "tests"].contains(section))
+                .all(|section| ["budget", "plugins", "tests"].contains(section))
         );
     }
 

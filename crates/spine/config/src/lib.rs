@@ -30,5 +30,5 @@ pub use paths::{Paths, PathsError};
 pub use problem::{Place, Problem, Rejected};
 pub use settings::{Entry, FileText, Flag, Origin, ProjectText, Settings, Sources};
 pub use values::{
-    Budget, ColorMode, KeySource, ProcessEngine, Provider, Tasks, Tests, Values, Wire,
+    Budget, Channels, ColorMode, KeySource, ProcessEngine, Provider, Tasks, Tests, Values, Wire,
 };

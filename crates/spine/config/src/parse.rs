@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use fluffy_policy::capability::Pattern;
 use toml::de::DeValue;
 
 use crate::keys::Kind;
@@ -14,6 +15,8 @@ use crate::values::{ColorMode, KeySource, ProcessEngine, Provider, Values, Wire}
 /// The longest text and the longest list of one key.
 const MAX_TEXT: usize = 4096;
 const MAX_ITEMS: usize = 64;
+/// The longest identity in a channel.
+const MAX_IDENTITY: usize = 128;
 
 /// What a command is, as the end of a sentence.
 pub(crate) const COMMAND: &str = "a program and its arguments, such as [\"cargo\", \"test\"]";
@@ -84,7 +87,21 @@ impl Kind {
                 *field(values) = paths;
                 Ok(shown.join(", "))
             }
+            Self::Patterns(field) => {
+                let patterns = raw.items(str::split_whitespace)?;
+                let valid = patterns.iter().all(|one| Pattern::parse(one).is_ok());
+                let shown = patterns.join(" ");
+                *field(values) = valid.then_some(patterns).ok_or(Mismatch)?;
+                Ok(shown)
+            }
             Self::Size(field) => store_unit(raw.unit_text()?.as_ref(), field(values)),
+            Self::Speakers(field) => {
+                let speakers = raw.items(str::split_whitespace)?;
+                let shown = speakers.join(" ");
+                let valid = speakers.iter().all(|one| is_speaker(one));
+                *field(values) = valid.then_some(speakers).ok_or(Mismatch)?;
+                Ok(shown)
+            }
             Self::Time(field) => store_unit(raw.text()?, field(values)),
         }
     }
@@ -104,13 +121,34 @@ impl Kind {
             Self::Paths(_) => {
                 "a list of absolute paths; ~/ stands for your home directory".to_owned()
             }
+            Self::Patterns(_) => {
+                "a list of patterns of capabilities, such as [\"kv.*\", \"fs.read./docs/*\"]"
+                    .to_owned()
+            }
             Self::Size(_) => "a size such as 512MiB or 1GiB".to_owned(),
+            Self::Speakers(_) => {
+                "a list of identities with their channel, such as [\"chat:ada\"]".to_owned()
+            }
             Self::Time(_) => "a time such as 90s, 30m or 2h".to_owned(),
         }
     }
 
-    /// The value as a number, for keys that a project may only lower.
-    pub(crate) fn amount(self, values: &mut Values) -> Option<u64> {
+    /// Whether a value is more than another, for keys that a project may only
+    /// lower.
+    pub(crate) fn is_more(self, values: &mut Values, than: &mut Values) -> bool {
+        let Self::Patterns(field) = self else {
+            return self.amount(values) > self.amount(than);
+        };
+        let parsed = |patterns: &[String]| -> Vec<Pattern> {
+            let parsed = patterns.iter().filter_map(|one| Pattern::parse(one).ok());
+            parsed.collect()
+        };
+        let wide = parsed(field(than));
+        let is_covered = |one: &Pattern| wide.iter().any(|wide| wide.covers(one));
+        !parsed(field(values)).iter().all(is_covered)
+    }
+
+    fn amount(self, values: &mut Values) -> Option<u64> {
         match self {
             Self::Count { field, .. } => Some(*field(values)),
             Self::Size(field) => Some(field(values).0),
@@ -121,7 +159,9 @@ impl Kind {
             | Self::Inside(_)
             | Self::Model(_)
             | Self::Path(_)
-            | Self::Paths(_) => None,
+            | Self::Paths(_)
+            | Self::Patterns(_)
+            | Self::Speakers(_) => None,
         }
     }
 }
@@ -230,7 +270,20 @@ fn color(text: &str) -> Result<ColorMode, Mismatch> {
     }
 }
 
+/// `channel:identity`, with nothing that could be taken for something else.
+fn is_speaker(text: &str) -> bool {
+    let named = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    text.split_once(':').is_some_and(|(channel, identity)| {
+        (1..=64).contains(&channel.len())
+            && channel.bytes().all(named)
+            && (1..=MAX_IDENTITY).contains(&identity.len())
+            && identity.bytes().all(|byte| byte.is_ascii_graphic())
+    })
+}
+
 fn is_model(text: &str) -> bool {
+    // One of a plugin.
+    let text = text.strip_prefix("plugin:").unwrap_or(text);
     text.split_once('/').is_some_and(|(provider, model)| {
         is_provider_name(provider) && !model.is_empty() && !model.contains(char::is_whitespace)
     })

@@ -136,7 +136,9 @@ fn key_schema(key: &Key) -> Value {
             json!({ "type": "integer", "minimum": least, "maximum": most })
         }
         Kind::Engine(_) => json!({ "enum": ProcessEngine::ALL.map(|(name, _)| name) }),
-        Kind::Paths(_) => json!({ "type": "array", "items": { "type": "string" } }),
+        Kind::Paths(_) | Kind::Patterns(_) | Kind::Speakers(_) => {
+            json!({ "type": "array", "items": { "type": "string" } })
+        }
         Kind::Size(_) => json!({ "type": ["string", "integer"] }),
         Kind::Inside(_) | Kind::Model(_) | Kind::Path(_) | Kind::Time(_) => {
             json!({ "type": "string" })

@@ -395,7 +395,6 @@ impl Resolver {
 
     /// Sets one key, unless the value is wrong or not this layer's to set.
     fn set(&mut self, key: &Key, raw: Raw<'_>, written: Written, trust: Trust) {
-        let before = key.kind.amount(&mut self.settings.values);
         let mut values = self.settings.values.clone();
         let stored = key.kind.store(raw, self.home.as_deref(), &mut values);
         let Ok(shown) = stored else {
@@ -407,7 +406,7 @@ impl Resolver {
             });
         };
         let downward = trust == Trust::Repository && key.project == ProjectRule::Downward;
-        if downward && key.kind.amount(&mut values) > before {
+        if downward && key.kind.is_more(&mut values, &mut self.settings.values) {
             let before = self.settings.shown.get(key.name);
             return self.problems.push(Problem::ProjectRaises {
                 place: written.place,

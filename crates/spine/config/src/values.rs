@@ -13,10 +13,14 @@ use fluffy_base::{ByteSize, Span};
 pub struct Values {
     /// What an agent task may use up.
     pub budget: Budget,
+    /// Who may speak through channels.
+    pub channels: Channels,
     /// The ledger.
     pub ledger: Ledger,
     /// Which model answers, as `provider/model`.
     pub model: Option<String>,
+    /// What plugins can have.
+    pub plugins: Plugins,
     /// Policy commands.
     pub policy: Policy,
     /// Model providers by name.
@@ -48,6 +52,15 @@ pub struct Budget {
     pub wall_time: Span,
 }
 
+/// Who may speak through channels, each as `channel:identity`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Channels {
+    /// Who may also answer questions.
+    pub approvers: Vec<String>,
+    /// Who may speak.
+    pub senders: Vec<String>,
+}
+
 /// Where the ledger is and how much of it is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Ledger {
@@ -59,6 +72,13 @@ pub struct Ledger {
     pub retention_size: ByteSize,
     /// Files that get a copy of every checkpoint.
     pub witness: Vec<PathBuf>,
+}
+
+/// What plugins can have in a workspace.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Plugins {
+    /// Patterns of capabilities: the most that any of them can be granted.
+    pub allow: Vec<String>,
 }
 
 /// Defaults of the policy commands.

@@ -46,8 +46,10 @@ fn the_users_file_of_version_1() {
         include_str!("golden/user-v1-sandbox.toml"),
         include_str!("golden/user-v1-tasks.toml"),
         include_str!("golden/user-v1-coverage.toml"),
+        include_str!("golden/user-v1-plugins.toml"),
+        include_str!("golden/user-v1-channels.toml"),
     ];
-    let [sandbox, tasks, coverage] = later.map(|text| {
+    let [sandbox, tasks, coverage, plugins, channels] = later.map(|text| {
         let sources = Sources {
             user: Some(file(text)),
             ..Sources::default()
@@ -58,11 +60,12 @@ fn the_users_file_of_version_1() {
     assert_eq!(tasks.values().tasks.total, 6);
     let report = coverage.values().tests.coverage.report.as_deref();
     assert_eq!(report, Some("coverage/lcov.info"));
+    assert_eq!(channels.values().channels.senders.len(), 2);
     // Each key of the registry is in a file: a new key needs a new golden file.
     for key in KEYS {
         let is_set =
             |settings: &Settings| matches!(settings.origin(key.name), Some(Origin::User { .. }));
-        let all = [&settings, &sandbox, &tasks, &coverage];
+        let all = [&settings, &sandbox, &tasks, &coverage, &plugins, &channels];
         let set = all.into_iter().any(is_set);
         assert!(set, "{}", key.name);
     }
@@ -81,8 +84,9 @@ fn the_projects_file_of_version_1() {
     let files = [
         include_str!("golden/project-v1.toml"),
         include_str!("golden/project-v1-coverage.toml"),
+        include_str!("golden/project-v1-plugins.toml"),
     ];
-    let [first, coverage] = files.map(|text| {
+    let [first, coverage, plugins] = files.map(|text| {
         let sources = Sources {
             project: Some(ProjectText {
                 file: file(text),
@@ -95,7 +99,7 @@ fn the_projects_file_of_version_1() {
     for key in KEYS {
         let is_set =
             |settings: &Settings| matches!(settings.origin(key.name), Some(Origin::Project { .. }));
-        let set = [&first, &coverage].into_iter().any(is_set);
+        let set = [&first, &coverage, &plugins].into_iter().any(is_set);
         assert_eq!(set, key.project != ProjectRule::Never, "{}", key.name);
     }
     assert_eq!(first.values().budget.subagent_depth, 0);

@@ -17,6 +17,7 @@ use fluffy_base::id::SandboxId;
 use fluffy_contract::isolation::SandboxSpec;
 use fluffy_sandbox::failure::{refused, system};
 use fluffy_sandbox::launcher::ownership::remove_folder;
+use fluffy_sandbox::owner::give_away;
 use fluffy_sandbox::plan::{Host, Mount, Plan, Reach, Settings, refuse_links};
 use fluffy_sandbox::protocol::{self, Failure, FailureKind, Report};
 use futures_util::future::{join_all, try_join_all};
@@ -29,7 +30,7 @@ use crate::engine::{Engine, EngineError, Ownership};
 use crate::images::{Images, Readiness};
 use crate::shape::{self, Covers, SANDBOX_LABEL, Shape, Source, User};
 use crate::spaces;
-use crate::tree::{give_away, settled};
+use crate::tree::settled;
 
 /// How long a container may take to become ready.
 const READY_LIMIT: Duration = Duration::from_secs(60);
@@ -190,11 +191,16 @@ impl Site {
         Ok(plan)
     }
 
-    /// Makes the layer writable for the user inside.
+    /// Makes the layer, or a plugin's own folders, writable for the user inside.
     async fn hand_over(&self, plan: &Plan, user: User) -> Result<(), Failure> {
-        let Some(tree) = plan.watched.clone() else {
+        let writable = plan.mounts.iter().filter_map(|mount| match mount {
+            Mount::Writable { host, .. } => Some(host.clone()),
+            _ => None,
+        });
+        let trees: Vec<PathBuf> = plan.watched.clone().into_iter().chain(writable).collect();
+        if trees.is_empty() {
             return Ok(());
-        };
+        }
         if self.engine.ownership() == Ownership::Remapped {
             return Err(Failure {
                 kind: FailureKind::Unavailable,
@@ -210,7 +216,11 @@ impl Site {
         if self.engine.ownership() != Ownership::Shared || self.launcher == user {
             return Ok(());
         }
-        let given = tokio::task::spawn_blocking(move || give_away(&tree, user)).await;
+        let give = move || {
+            let mut trees = trees.iter();
+            trees.try_for_each(|tree| give_away(tree, user.user, user.group))
+        };
+        let given = tokio::task::spawn_blocking(give).await;
         given
             .map_err(io::Error::other)
             .flatten()

@@ -1,19 +1,14 @@
 //! The layer's tree, before a container gets it.
 //!
 //! Everything in it was written by a sandbox: no link in it is followed, and
-//! none decides what is mounted. Only root gives a tree away. Next: `creation`.
+//! none decides what is mounted. Next: `creation`.
 
-use std::fs;
-use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use fluffy_sandbox::failure::{refused, system};
 use fluffy_sandbox::plan::{Mount, settle_hidden};
 use fluffy_sandbox::protocol::Failure;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
-
-use crate::shape::User;
 
 /// Leaves out what is not there; refuses what a link could lead elsewhere.
 pub(crate) fn settled(late: Vec<Mount>) -> Result<Vec<Mount>, Failure> {
@@ -81,32 +76,10 @@ fn is_plain(folder: &Path, relative: &Path) -> Result<bool, Failure> {
     }
 }
 
-/// Gives every file of a tree to a user. Follows no link.
-pub(crate) fn give_away(tree: &Path, user: User) -> io::Result<()> {
-    let give = |path: &Path, metadata: &fs::Metadata| {
-        if (metadata.uid(), metadata.gid()) == (user.user, user.group) {
-            return Ok(());
-        }
-        std::os::unix::fs::lchown(path, Some(user.user), Some(user.group))
-    };
-    give(tree, &fs::symlink_metadata(tree)?)?;
-    let mut open = vec![tree.to_owned()];
-    while let Some(folder) = open.pop() {
-        for entry in fs::read_dir(&folder)? {
-            let entry = entry?;
-            let metadata = entry.metadata()?;
-            give(&entry.path(), &metadata)?;
-            if metadata.is_dir() {
-                open.push(entry.path());
-            }
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::symlink;
     use std::path::PathBuf;
 
@@ -155,30 +128,5 @@ mod tests {
                 "{inside}: {failure:?}"
             );
         }
-    }
-
-    #[test]
-    fn a_tree_is_given_away_without_following_links() {
-        let tree = tempfile::TempDir::new().unwrap();
-        let outside = tempfile::NamedTempFile::new().unwrap();
-        fs::create_dir(tree.path().join("deep")).unwrap();
-        fs::write(tree.path().join("deep/file"), "").unwrap();
-        symlink(outside.path(), tree.path().join("deep/link")).unwrap();
-        let before = outside.as_file().metadata().unwrap().uid();
-        // Only root may; for others, giving to themselves changes nothing.
-        let user = match rustix::process::geteuid().as_raw() {
-            0 => 54_321,
-            own => own,
-        };
-        let group = match user {
-            54_321 => user,
-            _ => rustix::process::getegid().as_raw(),
-        };
-        give_away(tree.path(), User { user, group }).unwrap();
-        let owner = |name: &str| fs::symlink_metadata(tree.path().join(name)).unwrap().uid();
-        for name in ["", "deep", "deep/file", "deep/link"] {
-            assert_eq!(owner(name), user, "{name}");
-        }
-        assert_eq!(outside.as_file().metadata().unwrap().uid(), before);
     }
 }

@@ -14,6 +14,9 @@ pub struct Incoming {
     pub conversation: String,
     /// What they said; outside text, not instructions.
     pub text: String,
+    /// The channel's own id of the message, if it has one.
+    #[serde(default)]
+    pub id: String,
 }
 
 /// Something a session says through a channel.
@@ -36,6 +39,14 @@ pub enum SendMessageError {
         /// What was asked for.
         conversation: String,
     },
+    /// The permit is for something else.
+    #[error("the permit covers `{permitted}`, and this needs `{needed}`")]
+    WrongPermit {
+        /// What was permitted.
+        permitted: String,
+        /// What would be needed.
+        needed: String,
+    },
     /// The channel is not connected.
     #[error("`{channel}` is not connected")]
     Disconnected {
@@ -55,7 +66,7 @@ pub trait Channel: Send + Sync {
     /// The next message, or nothing once the channel is closed.
     fn receive(&self) -> BoxFuture<'_, Option<Incoming>>;
 
-    /// Delivers a message; the permit is for `channel.send`.
+    /// Delivers a message; the permit is for `messages.send` on its name.
     fn send(
         &self,
         permit: Permit,

@@ -49,6 +49,7 @@ mod store;
 mod submit;
 mod text;
 mod tree;
+mod unread;
 mod view;
 mod write;
 
@@ -72,4 +73,5 @@ pub use step::{Step, StepKind};
 pub use store::{CreateLayerError, DropLayerError, FindLayerError, LayerStore, Listing};
 pub use submit::SubmitPatchError;
 pub use tree::NodeKind;
+pub use unread::{FindUnreadError, MAX_LOOKED_AT, Unread, find_unread};
 pub use view::{ReadViewError, Seen, Side, View};

@@ -10,7 +10,7 @@ use fluffy_base::id::LedgerId;
 use fluffy_base::{Digest, Timestamp};
 
 use crate::class::Durability;
-use crate::draft::{Expected, Prepared, SeqRef};
+use crate::draft::{End, Expected, Prepared, SeqRef};
 use crate::error::AppendError;
 use crate::event::{Aggregate, Domain, Event};
 use crate::row::RowRef;
@@ -79,13 +79,15 @@ impl Head {
 }
 
 /// The event type that opens a new epoch.
-pub(crate) const RESTORED: &str = "ledger.restored";
+pub const RESTORED: &str = "ledger.restored";
 
 /// One batch on its way to the engine, and what became of it.
 #[derive(Debug)]
 pub(crate) struct Command {
     pub(crate) prepared: Vec<Prepared>,
     pub(crate) expected: Vec<Expected>,
+    /// Where the chain must end before it.
+    pub(crate) after: Option<End>,
     pub(crate) durability: Durability,
     /// The ticket to resolve, for a recorded event.
     pub(crate) ticket: Option<Ticket>,
@@ -221,7 +223,7 @@ pub(crate) fn seal(
     let mut key = String::new();
     let mut seen: HashMap<String, ()> = HashMap::new();
     for command in commands {
-        if let Some(error) = refusal(command, versions) {
+        if let Some(error) = refusal(command, head, versions) {
             command.verdict = Verdict::Refused(error);
             continue;
         }
@@ -259,7 +261,16 @@ pub(crate) fn seal(
 }
 
 /// Why a command takes no part, looked at before anything is numbered.
-fn refusal(command: &Command, versions: &Versions) -> Option<AppendError> {
+fn refusal(command: &Command, head: &Head, versions: &Versions) -> Option<AppendError> {
+    if let Some(after) = command.after
+        && (after.seq, after.hash) != (head.seq, head.hash)
+    {
+        return Some(AppendError::HeadMoved {
+            expected: after.seq,
+            current: head.seq,
+            epoch: head.epoch,
+        });
+    }
     let mut key = String::new();
     for expected in &command.expected {
         write_key(&mut key, expected.domain, &expected.aggregate);
@@ -322,6 +333,7 @@ mod tests {
                 .map(|draft| draft.prepare(Timestamp::from_micros(9)).unwrap())
                 .collect(),
             expected: batch.expected,
+            after: batch.after,
             durability: Durability::Operational,
             ticket: None,
             verdict: Verdict::Waiting,
@@ -399,6 +411,34 @@ mod tests {
             Verdict::Refused(AppendError::Conflict { current: 5, .. })
         ));
         assert_eq!(commands[0].events().count(), 0);
+    }
+
+    #[test]
+    fn a_batch_follows_the_head_it_names_and_no_other() {
+        let mut head = Head::empty(&genesis());
+        let mut versions = Versions::default();
+        versions.start(&head);
+        let after = |seq, hash| command(Batch::from(draft("a")).expecting_head(seq, hash));
+        let mut commands = vec![
+            after(0, Digest([0; 32])),
+            after(0, genesis().hash()),
+            after(0, genesis().hash()),
+        ];
+        seal(&mut head, &mut versions, &mut commands);
+        let sealed: Vec<bool> = commands
+            .iter()
+            .map(|command| matches!(command.verdict, Verdict::Sealed))
+            .collect();
+        assert_eq!(sealed, [false, true, false]);
+        assert!(matches!(
+            commands[2].verdict,
+            Verdict::Refused(AppendError::HeadMoved {
+                expected: 0,
+                current: 1,
+                epoch: 1
+            })
+        ));
+        assert_eq!(head.seq, 1);
     }
 
     #[test]

@@ -224,6 +224,37 @@ impl Draft {
         self
     }
 
+    /// The event this becomes at position `seq` as version `version` of its
+    /// aggregate, but for the hashes, which only the writer can give.
+    ///
+    /// What was left open (the time, the request) is settled by this, so that
+    /// the event that is appended is the one foreseen.
+    ///
+    /// # Errors
+    /// The draft can't become an event.
+    pub fn foresee(&mut self, seq: u64, version: u64, now: Timestamp) -> Result<Event, DraftError> {
+        self.occurred_at.get_or_insert(now);
+        self.request_id
+            .get_or_insert_with(|| RequestId::generate().to_string());
+        let mut event = self.clone().prepare(now)?.event;
+        let known = |reference: &Option<SeqRef>| match reference {
+            Some(SeqRef::Known(seq)) => Some(*seq),
+            Some(SeqRef::Pending(ticket)) => ticket.seq(),
+            None => None,
+        };
+        event.seq = seq;
+        event.aggregate_version = version;
+        event.causation_seq = known(&self.causation);
+        event.decision_seq = known(&self.decision);
+        Ok(event)
+    }
+
+    /// Whose fact it is.
+    #[must_use]
+    pub fn aggregate(&self) -> (Domain, &Aggregate) {
+        (self.domain, &self.aggregate)
+    }
+
     /// The class it has at least; see [`crate::class`].
     #[must_use]
     pub fn durability(&self) -> Durability {
@@ -319,7 +350,15 @@ pub(crate) struct Prepared {
 pub struct Batch {
     pub(crate) drafts: Vec<Draft>,
     pub(crate) expected: Vec<Expected>,
+    pub(crate) after: Option<End>,
     pub(crate) at_least: Durability,
+}
+
+/// Where the chain must end for a batch to be appended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct End {
+    pub(crate) seq: u64,
+    pub(crate) hash: Digest,
 }
 
 /// The version an aggregate must have for a batch to be appended.
@@ -337,6 +376,7 @@ impl Batch {
         Self {
             drafts,
             expected: Vec::new(),
+            after: None,
             at_least: Durability::Operational,
         }
     }
@@ -350,6 +390,16 @@ impl Batch {
             aggregate,
             version,
         });
+        self
+    }
+
+    /// Appends only right after the event `seq` with this hash, of whatever
+    /// epoch; the hash of an empty ledger is that of its genesis record.
+    ///
+    /// Who knows everything up to there knows exactly what the batch follows.
+    #[must_use]
+    pub fn expecting_head(mut self, seq: u64, hash: Digest) -> Self {
+        self.after = Some(End { seq, hash });
         self
     }
 

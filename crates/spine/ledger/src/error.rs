@@ -75,6 +75,16 @@ pub enum AppendError {
         /// The version it has.
         current: u64,
     },
+    /// The chain does not end where the batch was to follow.
+    #[error("the ledger ends at event {current}, not at {expected} as it was known")]
+    HeadMoved {
+        /// The last event the caller knew.
+        expected: u64,
+        /// The last event there is; equal only if it is another one.
+        current: u64,
+        /// The epoch of the ledger.
+        epoch: u64,
+    },
     /// A draft refers to an event that will never be written.
     #[error("a draft refers to an event that was never written")]
     ReferenceLost,

@@ -11,6 +11,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::row::RowRef;
+
 /// One immutable fact in the ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
@@ -48,6 +50,16 @@ pub struct Event {
     pub prev_hash: Digest,
     /// SHA-256 of `prev_hash` and the canonical JSON of all other fields.
     pub hash: Digest,
+}
+
+impl Event {
+    /// Whether the event is what its own hash says. That nobody put another
+    /// in its place is shown by the chain: see [`crate::verify`].
+    #[must_use]
+    pub fn is_intact(&self) -> bool {
+        let row = RowRef::of(self);
+        row.expected_hash(&self.prev_hash, &mut String::new()) == self.hash
+    }
 }
 
 /// A JSON object as its canonical text (RFC 8785).

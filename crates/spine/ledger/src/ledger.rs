@@ -377,6 +377,7 @@ impl Ledger {
         let Batch {
             drafts,
             expected,
+            after,
             at_least,
         } = batch;
         if drafts.is_empty() || drafts.len() > MAX_BATCH {
@@ -394,6 +395,7 @@ impl Ledger {
             durability: needed.fold(at_least, Durability::max),
             prepared,
             expected,
+            after,
             ticket: None,
             verdict: Verdict::Waiting,
         })
@@ -420,6 +422,7 @@ fn barrier() -> Command {
     Command {
         prepared: Vec::new(),
         expected: Vec::new(),
+        after: None,
         durability: Durability::Security,
         ticket: None,
         verdict: Verdict::Waiting,

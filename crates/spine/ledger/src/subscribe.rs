@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::select_all;
+
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::event::{Aggregate, Domain, Event};
@@ -96,6 +98,23 @@ impl Ledger {
             next: from_seq.max(1),
             ready: VecDeque::new(),
         }
+    }
+
+    /// Done when word comes that the ledger goes on after `seq`.
+    ///
+    /// Word may be late or get lost, and of another process that has the same
+    /// file open there is none: whoever waits looks for itself now and then.
+    pub async fn goes_past(&self, seq: u64) {
+        let commits = self.shared.commits.clone();
+        let told = std::iter::once(commits).chain(self.shared.engine.heard());
+        let told = told.map(|mut source| {
+            Box::pin(async move {
+                if source.wait_for(|last| *last > seq).await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            })
+        });
+        select_all(told).await;
     }
 }
 

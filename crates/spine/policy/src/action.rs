@@ -117,6 +117,7 @@ actions! {
     "org.create"        Object  "create an organisation"
     "org.read"          Object  "see the organisation"
     "plan.complete"     None    "finish planning"
+    "plugins.config"    Name    "change the settings of a plugin"
     "plugins.disable"   Name    "switch a plugin off"
     "plugins.enable"    Name    "switch a plugin on"
     "plugins.install"   Name    "install a plugin"

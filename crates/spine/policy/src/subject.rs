@@ -3,7 +3,7 @@
 //! What does not get through here is denied before any rule runs, with the
 //! reason that a person and the model are told.
 
-use crate::action::{self, Known, ResourceError, Target, UnknownAction};
+use crate::action::{self, Known, ResourceError, ResourceKind, Target, UnknownAction};
 use crate::capability::{Capability, InvalidCapability};
 use crate::decision::Judged;
 use crate::glob::SplitPath;
@@ -84,6 +84,16 @@ impl<'a> Subject<'a> {
         };
         let path = match &self.target {
             Target::Path(path) => Some(SplitPath::of(path)),
+            // A tenant's object is a path as well: org, app, env.
+            Target::Text(text)
+                if self.request.context.tenant.is_some()
+                    && self.action.resource_kind() == ResourceKind::Object =>
+            {
+                Some(SplitPath {
+                    root: "",
+                    names: text.split('/').collect(),
+                })
+            }
             _ => None,
         };
         Facts {

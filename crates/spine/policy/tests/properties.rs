@@ -307,3 +307,27 @@ fn the_enforcer_agrees_with_its_definition() {
         }
     }
 }
+
+#[test]
+fn a_tenants_object_is_a_path_and_any_other_is_not() {
+    let rules = r#"
+  - { name: all, match: { action: ["env.*", "model.*"] }, do: allow }
+  - { name: prod, match: { path_glob: ["*/*/prod"] }, do: require_review }
+  - { name: shop, match: { path_glob: ["acme/shop"] }, do: deny }
+"#;
+    let of = |action: &str, object: &str, tenant: Option<&str>| {
+        let mut request = request(action, Some(object));
+        request.context.tenant = tenant.map(str::to_owned);
+        verdict(rules, &request)
+    };
+    let acme = Some("acme");
+    assert_eq!(
+        of("env.deploy", "acme/blog/prod", acme),
+        Verdict::RequireReview
+    );
+    assert_eq!(of("env.deploy", "acme/blog/dev", acme), Verdict::Allow);
+    assert_eq!(of("env.deploy", "acme/shop/dev", acme), Verdict::Deny);
+    assert_eq!(of("env.read", "acme/shop2", acme), Verdict::Allow);
+    // Without a tenant it is no path: a rule about files is silent.
+    assert_eq!(of("model.generate", "acme/shop/prod", None), Verdict::Allow);
+}

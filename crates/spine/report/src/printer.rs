@@ -217,6 +217,17 @@ impl Printer {
         (self.data.width.is_some() && !is_dumb).then(|| Footer::new(self))
     }
 
+    /// Empties the terminal for what is shown next; elsewhere an empty line.
+    ///
+    /// # Errors
+    /// As [`Printer::data`].
+    pub fn clear(&self) -> Result<(), PrintError> {
+        match self.footer() {
+            Some(_) => self.screen("\x1b[H\x1b[2J"),
+            None => self.data(""),
+        }
+    }
+
     /// What moves the cursor, for [`Footer`] alone.
     pub(crate) fn screen(&self, frame: &str) -> Result<(), PrintError> {
         self.data.write(frame.as_bytes())

@@ -5,9 +5,10 @@
 //! print (that is [`crate::printer`]) and never trusts a text: everything is
 //! sanitised while it is rendered.
 
+use std::borrow::Cow;
 use std::error::Error;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::excerpt::Excerpt;
 use crate::exit::ExitCode;
@@ -23,11 +24,19 @@ const MAX_CAUSES: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     exit: ExitCode,
-    code: &'static str,
     what: String,
     why: Vec<String>,
     fix: Vec<String>,
     at: Vec<Excerpt>,
+    rare: Box<Rare>,
+}
+
+/// What few reports have, apart so that the others stay small.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Rare {
+    code: Option<Cow<'static, str>>,
+    request: Option<String>,
+    more: Map<String, Value>,
 }
 
 impl Report {
@@ -36,11 +45,11 @@ impl Report {
     pub fn new(exit: ExitCode, what: impl Into<String>) -> Self {
         Self {
             exit,
-            code: exit.name(),
             what: what.into(),
             why: Vec::new(),
             fix: Vec::new(),
             at: Vec::new(),
+            rare: Box::default(),
         }
     }
 
@@ -52,8 +61,22 @@ impl Report {
 
     /// The stable word scripts match on; the exit code's name if not set.
     #[must_use]
-    pub const fn code(mut self, code: &'static str) -> Self {
-        self.code = code;
+    pub fn code(mut self, code: impl Into<Cow<'static, str>>) -> Self {
+        self.rare.code = Some(code.into());
+        self
+    }
+
+    /// The id of the call to a server that was refused, to ask about it.
+    #[must_use]
+    pub fn request(mut self, id: impl Into<String>) -> Self {
+        self.rare.request = Some(id.into());
+        self
+    }
+
+    /// Adds a field to the JSON form; those that are always there stay.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: Value) -> Self {
+        self.rare.more.insert(name.to_owned(), value);
         self
     }
 
@@ -128,6 +151,14 @@ impl Report {
                 (width, styling),
             );
         }
+        if let Some(id) = &self.rare.request {
+            block(
+                &mut lines,
+                head("  request", Tone::Dim),
+                id,
+                (width, styling),
+            );
+        }
         let mut text = lines.join("\n");
         text.push('\n');
         text
@@ -144,14 +175,26 @@ impl Report {
             json!({ "file": place.file(), "line": line, "column": column, "what": what })
         };
         let at: Vec<Value> = self.at.iter().map(place).collect();
-        sorted(json!({ "error": {
-            "code": self.code,
+        let mut error = json!({
+            "code": self.rare.code.as_deref().unwrap_or(self.exit.name()),
             "exit": self.exit.number(),
             "what": self.what,
             "why": self.why,
             "fix": self.fix,
             "at": at,
-        }}))
+        });
+        if let Some(fields) = error.as_object_mut() {
+            let request = self
+                .rare
+                .request
+                .as_ref()
+                .map(|id| ("request_id", id.as_str()));
+            fields.extend(request.map(|(name, id)| (name.to_owned(), id.into())));
+            for (name, value) in &self.rare.more {
+                fields.entry(name.as_str()).or_insert_with(|| value.clone());
+            }
+        }
+        sorted(json!({ "error": error }))
     }
 }
 
@@ -274,6 +317,22 @@ mod tests {
         let bare = Report::new(ExitCode::NotFound, "x").to_json();
         assert_eq!(bare["error"]["code"], "not_found");
         assert_eq!(bare["error"]["at"], json!([]));
+    }
+
+    #[test]
+    fn a_call_to_a_server_is_named_and_its_details_are_json() {
+        let report = Report::new(ExitCode::Conflict, "cannot scale `db`")
+            .code("E_VOLUME_REPLICA_LIMIT".to_owned())
+            .request("req_1")
+            .with("retryable", json!(false))
+            .with("what", json!("another"));
+        let text = report.render(80, Styling::Plain);
+        assert_eq!(text, "error: cannot scale `db`\n  request: req_1\n");
+        let error = &report.to_json()["error"];
+        assert_eq!(error["code"], "E_VOLUME_REPLICA_LIMIT");
+        assert_eq!(error["request_id"], "req_1");
+        assert_eq!(error["retryable"], false);
+        assert_eq!(error["what"], "cannot scale `db`");
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub mod foreign;
 pub mod guard;
 pub mod launcher;
 pub mod own;
+pub mod owner;
 pub mod plan;
 pub mod probe;
 pub mod protocol;

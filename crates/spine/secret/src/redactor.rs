@@ -112,6 +112,22 @@ impl Redactor {
         })
     }
 
+    /// Knows no shape: takes out what is registered and nothing else.
+    #[must_use]
+    pub const fn of_values() -> Self {
+        Self {
+            patterns: Vec::new(),
+            secrets: Vec::new(),
+        }
+    }
+
+    /// Whether a registered value is in this text.
+    #[must_use]
+    pub fn finds_value(&self, text: &str) -> bool {
+        let mut secrets = self.secrets.iter();
+        secrets.any(|secret| text.contains(secret.expose().as_str()))
+    }
+
     /// From now on this very value is taken out, too.
     ///
     /// # Errors

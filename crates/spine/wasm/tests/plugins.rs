@@ -129,7 +129,8 @@ async fn a_real_plugin_keeps_the_contract() {
     );
     // Its own refusal is not the end of it.
     let refused = instance.execute("other", "{}", limits()).await.result;
-    assert_eq!(refused, Err(CallFault::Refused("no tool other".to_owned())));
+    let words = "there is no tool `other`".to_owned();
+    assert_eq!(refused, Err(CallFault::Refused(words)));
     assert!(!instance.is_spent());
     // The host answers, refuses, and answers nonsense.
     let asked = said(&mut instance, "ask", r#"{"ask":"kv-get key"}"#).await;

@@ -5,26 +5,14 @@
 //! without TLS. Both speak the same contract and say the same back.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use fluffy_base::{ByteSize, Clock, SystemClock};
 use fluffy_contract::isolation::{Command, PluginMount, SandboxSpec};
-use fluffy_gate::{Desk, Gate, PolicyPlaces};
-use fluffy_ledger::{Actor, Ledger, LedgerOptions};
 use fluffy_plugin_host::Connection as _;
 use fluffy_plugin_host::go_plugin::{Channel, GoPlugin, GoPluginSettings, Tls, start};
-use fluffy_plugin_host::log::Log;
 use fluffy_plugin_host::room::Entry;
-use fluffy_plugin_host::services::{Kept, Services, Store};
 use fluffy_plugin_host::wire::v1;
-use fluffy_policy::grant::{Grant, GrantLists};
-use fluffy_policy::{Context, Principal, PrincipalKind};
-use fluffy_sandbox::client::{Journal, LauncherCommand, LauncherHandle};
-use fluffy_sandbox::plan::{Engine, Settings};
-use fluffy_sandbox::template::Template;
-use fluffy_script::WorkerCommand;
 use fluffy_test_kit::{GoPlugins, permit};
 use futures_util::{Stream, stream};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -35,6 +23,7 @@ use v1::execute_response::{Finished, Outcome, Part};
 use v1::tool_client::ToolClient;
 use v1::tool_server::{Tool, ToolServer};
 
+use super::stage::Stage;
 use crate::figure::{Bar, Figure, Samples, Show};
 
 const ROUNDS: usize = 50;
@@ -58,39 +47,15 @@ pub(super) fn run() -> Result<Vec<Figure>> {
     })
 }
 
-struct Ground {
-    root: tempfile::TempDir,
-    launcher: LauncherHandle,
-    ledger: Ledger,
-}
+struct Ground(Stage);
 
 impl Ground {
     async fn new() -> Result<Self> {
-        let root = tempfile::tempdir()?;
-        for name in ["state/layers", "p/files", "p/meeting"] {
-            std::fs::create_dir_all(root.path().join(name))?;
-        }
-        let settings = Settings {
-            templates: Template::builtin(ByteSize(8 << 30)),
-            projects: Vec::new(),
-            plugins: Some(root.path().join("p")),
-            layers: root.path().join("state/layers"),
-            state: root.path().join("state"),
-            tools: Vec::new(),
-            engine: Engine::Native,
-        };
-        let ledger = Ledger::open(&root.path().join("ledger"), LedgerOptions::default())?;
-        let journal = Journal::new(Arc::new(ledger.clone()), Actor::system("bench"));
-        let command = LauncherCommand::own()?;
-        let launcher = LauncherHandle::start(&command, settings, journal).await?;
+        let stage = Stage::new().await?;
         let target = std::env::temp_dir().join("fluffy-bench");
         let built = GoPlugins::build(&target)?;
-        std::fs::copy(built.tool(), root.path().join("p/files/plugin"))?;
-        Ok(Self {
-            root,
-            launcher,
-            ledger,
-        })
+        std::fs::copy(built.tool(), stage.below("p/files/plugin"))?;
+        Ok(Self(stage))
     }
 
     async fn measure(&self, tls: Tls, how: &str) -> Result<Figure> {
@@ -133,10 +98,10 @@ impl Ground {
     }
 
     async fn start(&self, tls: Tls) -> Result<GoPlugin> {
-        let below = |name: &str| self.root.path().join(name);
+        let below = |name: &str| self.0.below(name);
         let program = below("p/files/plugin");
         let entry = Entry {
-            launcher: self.launcher.clone(),
+            launcher: self.0.launcher.clone(),
             create: permit("sandbox.create", Some("plugin")),
             run: permit("exec.run", Some("bench")),
             spec: SandboxSpec {
@@ -155,42 +120,12 @@ impl Ground {
             tls,
             ..GoPluginSettings::default()
         };
-        Ok(start(entry, Arc::new(self.services()?), settings).await?)
-    }
-
-    fn services(&self) -> Result<Services> {
-        let below = |name: &str| self.root.path().join(name);
-        let places = PolicyPlaces {
-            organisation: below("organisation.yaml"),
-            user: below("user.yaml"),
-            pins: None,
-            worker: WorkerCommand {
-                program: "/bin/false".into(),
-                args: Vec::new(),
-            },
-        };
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let gate = Gate::open(places, self.ledger.clone(), clock)?;
-        let grant = Grant::build(&GrantLists {
-            capabilities: Vec::new(),
-            deny_capabilities: Vec::new(),
-            workspace: Vec::new(),
-            user: Vec::new(),
-        })?;
-        let desk = Desk {
-            gate: Arc::new(gate),
-            principal: Principal::new(PrincipalKind::Plugin, "bench", Arc::new(grant)),
-        };
-        let kept = Kept {
-            store: Store::open(&below("kv"))?,
-            log: Log::open(&below("log"))?,
-        };
-        Ok(Services::new(desk, Context::default(), kept))
+        Ok(start(entry, self.0.services()?, settings).await?)
     }
 
     /// The reference: server and client of tonic on one connection.
     async fn bare(&self) -> Result<ToolClient<Channel>> {
-        let socket = self.root.path().join("bare");
+        let socket = self.0.below("bare");
         let _ = std::fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket)?;
         std::thread::spawn(move || -> Result<()> {

@@ -2,37 +2,30 @@
 //!
 //! The reference is `wasmtime` used directly, with the same engine settings
 //! (fuel, epochs, a pool) and nothing else: no deadline, no meter, no host.
-//! `extism` 1.41 is no reference yet: it is built on an engine that needs a
-//! newer compiler than ours.
+//! `extism` is in a process of its own, since it brings an older engine.
 
+use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::pin::Pin;
+use std::process::{Child, ChildStdin, ChildStdout, Command as Process, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use fluffy_base::{ByteSize, Clock, SystemClock};
 use fluffy_contract::isolation::{Command, PluginMount, SandboxSpec};
-use fluffy_gate::{Desk, Gate, PolicyPlaces};
-use fluffy_ledger::{Actor, Ledger, LedgerOptions};
 use fluffy_plugin_host::Connection as _;
-use fluffy_plugin_host::log::Log;
 use fluffy_plugin_host::room::Entry;
-use fluffy_plugin_host::services::{Kept, Services, Store};
 use fluffy_plugin_host::wasm::{WORKER_ARGUMENTS, WasmEntry, WasmOptions, start};
-use fluffy_policy::grant::{Grant, GrantLists};
-use fluffy_policy::{Context, Principal, PrincipalKind};
-use fluffy_sandbox::client::{Journal, LauncherCommand, LauncherHandle};
-use fluffy_sandbox::plan::{Engine as Isolation, Settings};
-use fluffy_sandbox::template::Template;
-use fluffy_test_kit::{permit, sample_plugin};
+use fluffy_test_kit::{extism_peer, permit, sample_plugin};
 use fluffy_wasm::plugin::{Ask, Fault, Host, Plugin, Reply};
 use fluffy_wasm::{Bounds, Limits, PluginTier};
+use serde::Deserialize;
 use serde_json::json;
 use wasmtime::component::{Component, ComponentType, InstancePre, Lift, Linker};
 use wasmtime::{
     Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig, Store as EngineStore,
 };
 
+use super::stage::Stage;
 use crate::figure::{Bar, Figure, Samples, Show};
 
 const ROUNDS: usize = 40;
@@ -41,6 +34,7 @@ const ARGUMENTS: &str = r#"{"text":"a short text, as arguments are"}"#;
 
 /// How much slower than the engine alone we may be.
 const WITHIN: Bar = Bar::TimesReference(1.0 / 1.5);
+const FASTER: Bar = Bar::TimesReference(1.0);
 
 pub(super) fn run() -> Result<Vec<Figure>> {
     let module = sample_plugin()?;
@@ -49,7 +43,9 @@ pub(super) fn run() -> Result<Vec<Figure>> {
         .enable_all()
         .build()?;
     let mut figures = runtime.block_on(inside(&module))?;
-    figures.push(runtime.block_on(through_the_worker(module))?);
+    // As a session's task calls it: on a thread of the runtime.
+    let called = runtime.spawn(through_the_worker(module));
+    figures.push(runtime.block_on(called)??);
     Ok(figures)
 }
 
@@ -71,7 +67,12 @@ async fn inside(module: &[u8]) -> Result<Vec<Figure>> {
     let mut theirs = raw.instance().await?;
     let (mut calls, mut raw_calls) = (Vec::new(), Vec::new());
     let (mut instances, mut raw_instances) = (Vec::new(), Vec::new());
+    let mut extism = Extism::start()?;
+    let (mut peer_calls, mut peer_instances) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
+        let peer = extism.round()?;
+        peer_calls.push(peer.call);
+        peer_instances.push(peer.instance);
         let begun = Instant::now();
         for _ in 0..CALLS {
             let done = ours.execute("echo", ARGUMENTS, limits).await;
@@ -95,25 +96,73 @@ async fn inside(module: &[u8]) -> Result<Vec<Figure>> {
         }
         raw_instances.push(begun.elapsed().as_secs_f64() / f64::from(CALLS));
     }
-    let figure = |what: &str, ours: &[f64], theirs: &[f64], bar| Figure {
+    let figure = |what: &str, ours: &[f64], (name, theirs): (&str, &[f64]), bar| Figure {
         what: what.to_owned(),
         ours: Samples::new(ours.to_vec(), Show::Time),
-        reference: Some((
-            "wasmtime alone".to_owned(),
-            Samples::new(theirs.to_vec(), Show::Time),
-        )),
+        reference: Some((name.to_owned(), Samples::new(theirs.to_vec(), Show::Time))),
         bar,
     };
     let (call, instance) = (
         "a call into a warm WASM instance",
         "an instance of a compiled WASM plugin",
     );
+    let raw = "wasmtime alone";
+    let peer = "extism 1.30";
     Ok(vec![
-        figure(call, &calls, &raw_calls, Bar::Under(5e-6)),
-        figure(call, &calls, &raw_calls, WITHIN),
-        figure(instance, &instances, &raw_instances, Bar::Under(50e-6)),
-        figure(instance, &instances, &raw_instances, WITHIN),
+        figure(call, &calls, (raw, &raw_calls), Bar::Under(5e-6)),
+        figure(call, &calls, (raw, &raw_calls), WITHIN),
+        figure(call, &calls, (peer, &peer_calls), FASTER),
+        figure(
+            instance,
+            &instances,
+            (raw, &raw_instances),
+            Bar::Under(50e-6),
+        ),
+        figure(instance, &instances, (raw, &raw_instances), WITHIN),
+        figure(instance, &instances, (peer, &peer_instances), FASTER),
     ])
+}
+
+/// `extism`, which measures itself when asked to.
+struct Extism {
+    child: Child,
+    asks: ChildStdin,
+    answers: Lines<BufReader<ChildStdout>>,
+}
+
+#[derive(Deserialize)]
+struct PeerRound {
+    call: f64,
+    instance: f64,
+}
+
+impl Extism {
+    fn start() -> Result<Self> {
+        let mut child = Process::new(extism_peer()?)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let asks = child.stdin.take().context("it has no input")?;
+        let answers = child.stdout.take().context("it has no output")?;
+        Ok(Self {
+            child,
+            asks,
+            answers: BufReader::new(answers).lines(),
+        })
+    }
+
+    fn round(&mut self) -> Result<PeerRound> {
+        self.asks.write_all(b"\n")?;
+        let line = self.answers.next().context("extism ended")??;
+        Ok(serde_json::from_str(&line)?)
+    }
+}
+
+impl Drop for Extism {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// The plugin from code that was compiled before.
@@ -212,62 +261,17 @@ fn error(error: wasmtime::Error) -> anyhow::Error {
 /// From the host through the worker in its sandbox and back.
 async fn through_the_worker(module: Vec<u8>) -> Result<Figure> {
     const CALLS: usize = 2_000;
-    let root = tempfile::tempdir()?;
-    let below = |name: &str| root.path().join(name);
-    for name in ["project", "state/layers", "p/a/files"] {
-        std::fs::create_dir_all(below(name))?;
-    }
-    let all = "version: 1\ncapabilities:\n  - { name: all, match: {}, do: allow }\n";
-    std::fs::write(below("user.yaml"), all)?;
-    let ledger = Ledger::open(&below("ledger"), LedgerOptions::default())?;
-    let own = std::env::current_exe()?;
-    let settings = Settings {
-        templates: Template::builtin(ByteSize(8 << 30)),
-        projects: vec![below("project")],
-        plugins: Some(below("p")),
-        layers: below("state/layers"),
-        state: below("state"),
-        tools: vec![own.clone()],
-        engine: Isolation::Native,
-    };
-    let journal = Journal::new(Arc::new(ledger.clone()), Actor::system("bench"));
-    let launcher = LauncherHandle::start(&LauncherCommand::own()?, settings, journal).await?;
-    let places = PolicyPlaces {
-        organisation: below("organisation.yaml"),
-        user: below("user.yaml"),
-        pins: None,
-        worker: fluffy_script::WorkerCommand {
-            program: own.clone(),
-            args: vec![crate::process::WORKER.into()],
-        },
-    };
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let everything = || vec!["*".to_owned()];
-    let grant = Grant::build(&GrantLists {
-        capabilities: everything(),
-        deny_capabilities: Vec::new(),
-        workspace: everything(),
-        user: everything(),
-    })?;
-    let desk = Desk {
-        gate: Arc::new(Gate::open(places, ledger, clock)?),
-        principal: Principal::new(PrincipalKind::Plugin, "sample", Arc::new(grant)),
-    };
-    let kept = Kept {
-        store: Store::open(&below("kv.sqlite"))?,
-        log: Log::open(&below("log"))?,
-    };
-    let services = Arc::new(Services::new(desk, Context::default(), kept));
-    let own = own.to_str().context("a path that is no text")?;
+    let stage = Stage::new().await?;
+    let own = stage.program.to_str().context("a path that is no text")?;
     let entry = WasmEntry {
         entry: Entry {
-            launcher,
+            launcher: stage.launcher.clone(),
             create: permit("sandbox.create", Some("plugin")),
             run: permit("exec.run", Some("sample")),
             spec: SandboxSpec {
                 template: "plugin".to_owned(),
                 plugin: Some(PluginMount {
-                    files: below("p/a/files"),
+                    files: stage.below("p/files"),
                     data: None,
                     meeting: None,
                 }),
@@ -281,7 +285,7 @@ async fn through_the_worker(module: Vec<u8>) -> Result<Figure> {
     };
     let stateful = json!({ "stateful": true });
     let options = WasmOptions::parse(stateful.as_object().context("an object")?)?;
-    let plugin = start(entry, services, options).await?;
+    let plugin = start(entry, stage.services()?, options).await?;
     let arguments = json!({ "text": "a short text, as arguments are" });
     let mut times = Vec::new();
     for _ in 0..CALLS {

@@ -12,6 +12,7 @@ use super::{Agent, DriveError, count_tokens, explain};
 use crate::ask::{AskError, Whole, ask};
 use crate::event::{AgentEvent, SessionResult};
 use crate::history::{ANSWER_TOKENS, shorten, visible};
+use crate::plugged;
 use crate::prompt::{Prompt, render};
 use crate::router::RouteError;
 use crate::session::{Answered, Fact};
@@ -194,12 +195,19 @@ impl Agent {
     async fn permit_model(&self) -> Result<Permit, RouteError> {
         let course = self.course();
         let router = self.router(&course);
-        let context = Context {
-            template: Some("ai-provider".to_owned()),
-            ..self.context()
+        let model = &self.session.model;
+        let is_plugged = model.starts_with(plugged::PREFIX);
+        let context = match is_plugged {
+            true => plugged::context(self.context()),
+            false => Context {
+                template: Some("ai-provider".to_owned()),
+                ..self.context()
+            },
         };
         let (action, resource) = match &self.ground.address {
             Some(address) => ("net.connect", address.as_str()),
+            // What the plugin reaches is decided in its own name.
+            None if is_plugged => ("model.generate", model.as_str()),
             // A recording is played back: nothing is reached.
             None => ("model.generate", RECORDING),
         };

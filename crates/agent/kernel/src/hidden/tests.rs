@@ -22,10 +22,11 @@ fn find_up_to(
     may_read: &dyn Fn(&str) -> bool,
 ) -> Result<Hidden, FindHiddenError> {
     let view = View::of_project(root).unwrap();
-    let mut search = Search::new(may_read, limit);
-    search.walk(&view)?;
-    search.add_other_names(&view)?;
-    search.conclude(root, Mounts::Yes)
+    conclude(
+        &find_unread(&view, None, limit, may_read)?,
+        root,
+        Mounts::Yes,
+    )
 }
 
 fn find(root: &Path, may_read: &dyn Fn(&str) -> bool) -> Vec<String> {
@@ -95,7 +96,12 @@ fn half_a_list_is_none() {
     let root = project(&["a", "b", "c/d"]);
     let refused = find_up_to(root.path(), 3, &|_| true);
     assert!(
-        matches!(refused, Err(FindHiddenError::TooManyEntries { limit: 3 })),
+        matches!(
+            refused,
+            Err(FindHiddenError::Unread(FindUnreadError::TooManyEntries {
+                limit: 3
+            }))
+        ),
         "{refused:?}"
     );
     let found = find_up_to(root.path(), 4, &|_| true).unwrap();
@@ -125,9 +131,8 @@ fn what_cannot_be_hidden_is_told() {
     );
 
     let view = View::of_project(root.path()).unwrap();
-    let mut search = Search::new(&|path| !path.starts_with("/odd"), 9);
-    search.walk(&view).unwrap();
-    let refused = search.conclude(root.path(), Mounts::No).unwrap_err();
+    let unread = find_unread(&view, None, 9, &|path| !path.starts_with("/odd")).unwrap();
+    let refused = conclude(&unread, root.path(), Mounts::No).unwrap_err();
     assert!(
         matches!(refused, FindHiddenError::NothingHides { .. }),
         "{refused:?}"

@@ -17,7 +17,6 @@
 mod fault;
 mod invariants;
 mod model;
-mod random;
 mod world;
 
 use fault::Fault;

@@ -13,11 +13,11 @@ use fluffy_tasks::{
     Change, Effect, EndWhy, Event, Input, Kind, Limits, Memory, Outcome, Report, Snapshot, Step,
     Task, Word,
 };
+use fluffy_test_kit::Random;
 
 use crate::fault::{Fault, Subject};
 use crate::invariants::{Invariant, Moment};
 use crate::model::{Fate, Model, Process};
-use crate::random::Random;
 
 /// A run that takes longer than this has lost something.
 const LONGEST: Duration = Duration::from_secs(40_000);

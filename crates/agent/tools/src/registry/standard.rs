@@ -1,8 +1,9 @@
-//! The tools of the product, each in a line, and how their arguments are read.
+//! The tools of the product, and how their arguments are read.
 //!
-//! A summary is what the model chooses by: what it does, in a few words. A new
-//! tool is one entry here, one type in `arguments`, one variant of `Call`, and
-//! one example in the registry's tests.
+//! What each is for is in its family's manifest (`built_in`): what the model
+//! chooses by, in a few words. A new tool is one line there, one entry here,
+//! one type in `arguments`, one variant of `Call`, and one example in the
+//! registry's tests.
 
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use crate::arguments::{
     RemoveFile, RequestExemption, RunCommand, RunTests, SearchText, SetMode, ShowDiff, ShowLog,
     TestIsWrong, Transition, WriteFile,
 };
+use crate::built_in;
 use crate::call::{Call, ReplaceInFile};
 use crate::edit::{self, FileChangeKind, Which};
 use crate::paths::ProjectPaths;
@@ -56,178 +58,95 @@ pub(super) fn tools() -> Vec<Entry> {
     tools.extend(writing());
     tools.extend(commands());
     tools.extend(workflow());
+    let mut declared = built_in::declared();
+    for tool in &mut tools {
+        let description = &mut tool.description;
+        if let Some(declared) = declared.remove(&description.name) {
+            description.summary = declared.summary;
+        }
+    }
     tools
 }
 
 fn reading() -> Vec<Entry> {
     vec![
-        entry(
-            "fs.read",
-            "Read a file, or some lines of it, with line numbers.",
-            NATIVE,
-            |arguments: ReadFile, paths| {
-                let path = paths.resource(&arguments.path);
-                Ok(Call::Read(ReadFile { path, ..arguments }))
-            },
-        ),
-        entry(
-            "fs.list",
-            "List a directory.",
-            NATIVE,
-            |arguments: ListDirectory, paths| {
-                let path = paths.resource(&arguments.path);
-                Ok(Call::List(ListDirectory { path, ..arguments }))
-            },
-        ),
-        entry(
-            "fs.exists",
-            "Ask what is at a path, if anything.",
-            NATIVE,
-            |arguments: AskPath, paths| {
-                let path = paths.resource(&arguments.path);
-                Ok(Call::Exists(AskPath { path }))
-            },
-        ),
-        entry(
-            "search.grep",
-            "Search file contents by regular expression; leaves out ignored files and those that \
-             may not be read.",
-            NATIVE,
-            search_text,
-        ),
-        entry(
-            "search.glob",
-            "Find files by name; leaves out ignored files.",
-            NATIVE,
-            |arguments: FindFiles, paths| {
-                let path = paths.resource(&arguments.path);
-                Ok(Call::Glob(FindFiles { path, ..arguments }))
-            },
-        ),
+        entry("fs.read", NATIVE, |arguments: ReadFile, paths| {
+            let path = paths.resource(&arguments.path);
+            Ok(Call::Read(ReadFile { path, ..arguments }))
+        }),
+        entry("fs.list", NATIVE, |arguments: ListDirectory, paths| {
+            let path = paths.resource(&arguments.path);
+            Ok(Call::List(ListDirectory { path, ..arguments }))
+        }),
+        entry("fs.exists", NATIVE, |arguments: AskPath, paths| {
+            let path = paths.resource(&arguments.path);
+            Ok(Call::Exists(AskPath { path }))
+        }),
+        entry("search.grep", NATIVE, search_text),
+        entry("search.glob", NATIVE, |arguments: FindFiles, paths| {
+            let path = paths.resource(&arguments.path);
+            Ok(Call::Glob(FindFiles { path, ..arguments }))
+        }),
     ]
 }
 
 fn writing() -> Vec<Entry> {
     vec![
-        entry(
-            "fs.write",
-            "Write a whole file; creates it and its directories.",
-            WRITING,
-            |arguments: WriteFile, paths| {
-                let path = paths.resource(&arguments.path);
-                Ok(Call::Write(WriteFile { path, ..arguments }))
-            },
-        ),
-        entry(
-            "fs.edit",
-            "Change a file: replace the exact text `old` by `new`, or apply a `patch` to one or \
-             more files.",
-            WRITING,
-            edit_file,
-        ),
-        entry(
-            "fs.remove",
-            "Remove a file.",
-            WRITING,
-            |arguments: RemoveFile, paths| {
-                let path = paths.resource(&arguments.path);
-                Ok(Call::Remove(RemoveFile { path }))
-            },
-        ),
+        entry("fs.write", WRITING, |arguments: WriteFile, paths| {
+            let path = paths.resource(&arguments.path);
+            Ok(Call::Write(WriteFile { path, ..arguments }))
+        }),
+        entry("fs.edit", WRITING, edit_file),
+        entry("fs.remove", WRITING, |arguments: RemoveFile, paths| {
+            let path = paths.resource(&arguments.path);
+            Ok(Call::Remove(RemoveFile { path }))
+        }),
     ]
 }
 
 fn commands() -> Vec<Entry> {
     vec![
-        entry(
-            "shell.exec",
-            "Run a shell command in the sandbox, without network, from the project's directory.",
-            COMMAND,
-            |arguments, paths| Ok(Call::Shell(command(arguments, paths))),
-        ),
-        entry(
-            "sandbox.exec",
-            "Debug mode only: run any command in the running sandbox; a person looks at each.",
-            COMMAND,
-            |arguments, paths| Ok(Call::Debug(command(arguments, paths))),
-        ),
-        entry(
-            "test.run",
-            "Run the project's tests, all or some; only these results count.",
-            TESTS,
-            |arguments: RunTests, _| {
-                at_most(arguments.tests.len(), "tests")?;
-                Ok(Call::Test(arguments))
-            },
-        ),
-        entry(
-            "git.status",
-            "Show what changed since the last commit.",
-            LOOKING,
-            |_: Nothing, _| Ok(Call::GitStatus),
-        ),
-        entry(
-            "git.diff",
-            "Show the changes since the last commit.",
-            LOOKING,
-            |arguments: ShowDiff, paths| {
-                let path = paths.resource(&arguments.path);
-                Ok(Call::GitDiff(ShowDiff { path }))
-            },
-        ),
-        entry(
-            "git.log",
-            "Show the last commits.",
-            LOOKING,
-            |arguments: ShowLog, paths| {
-                let path = paths.resource(&arguments.path);
-                Ok(Call::GitLog(ShowLog { path, ..arguments }))
-            },
-        ),
-        entry(
-            "git.commit",
-            "Commit the merged result; only while committing.",
-            WRITING,
-            commit,
-        ),
+        entry("shell.exec", COMMAND, |arguments, paths| {
+            Ok(Call::Shell(command(arguments, paths)))
+        }),
+        entry("sandbox.exec", COMMAND, |arguments, paths| {
+            Ok(Call::Debug(command(arguments, paths)))
+        }),
+        entry("test.run", TESTS, |arguments: RunTests, _| {
+            at_most(arguments.tests.len(), "tests")?;
+            Ok(Call::Test(arguments))
+        }),
+        entry("git.status", LOOKING, |_: Nothing, _| Ok(Call::GitStatus)),
+        entry("git.diff", LOOKING, |arguments: ShowDiff, paths| {
+            let path = paths.resource(&arguments.path);
+            Ok(Call::GitDiff(ShowDiff { path }))
+        }),
+        entry("git.log", LOOKING, |arguments: ShowLog, paths| {
+            let path = paths.resource(&arguments.path);
+            Ok(Call::GitLog(ShowLog { path, ..arguments }))
+        }),
+        entry("git.commit", WRITING, commit),
     ]
 }
 
 fn workflow() -> Vec<Entry> {
     vec![
-        entry(
-            "plan.complete",
-            "Finish planning; from then on files can be written as the workflow allows.",
-            KERNEL,
-            complete_plan,
-        ),
-        entry(
-            "workflow.transition",
-            "Move the workflow on, e.g. to `validating` when the code is written.",
-            KERNEL,
-            |arguments: Transition, _| Ok(Call::Transition(arguments)),
-        ),
-        entry(
-            "workflow.request_exemption",
-            "Ask to change configuration, types, documentation or assets without a test first.",
-            KERNEL,
-            exemption,
-        ),
+        entry("plan.complete", KERNEL, complete_plan),
+        entry("workflow.transition", KERNEL, |arguments: Transition, _| {
+            Ok(Call::Transition(arguments))
+        }),
+        entry("workflow.request_exemption", KERNEL, exemption),
         entry(
             "workflow.test_is_wrong",
-            "Say that a test itself is wrong and must change; a person decides.",
             KERNEL,
             |arguments: TestIsWrong, _| {
                 at_most(arguments.tests.len(), "tests")?;
                 Ok(Call::TestIsWrong(arguments))
             },
         ),
-        entry(
-            "workflow.set_mode",
-            "Ask to switch the mode: strict, explore or debug.",
-            KERNEL,
-            |arguments: SetMode, _| Ok(Call::SetMode(arguments)),
-        ),
+        entry("workflow.set_mode", KERNEL, |arguments: SetMode, _| {
+            Ok(Call::SetMode(arguments))
+        }),
     ]
 }
 
@@ -242,13 +161,12 @@ const fn handling(place: Place, repeat: Repeat, keep: Keep) -> Handling {
 /// A tool whose arguments are of type `A`.
 fn entry<A: DeserializeOwned + JsonSchema + 'static>(
     name: &str,
-    summary: &str,
     handling: Handling,
     make: fn(A, &ProjectPaths) -> Made,
 ) -> Entry {
     let description = ToolDescription {
         name: name.to_owned(),
-        summary: summary.to_owned(),
+        summary: String::new(),
         parameters: schema::of::<A>(),
     };
     let read = move |arguments: Value, paths: &ProjectPaths| {

@@ -3,12 +3,14 @@
 use std::path::Path;
 use std::time::Duration;
 
-use fluffy_contract::tool::{Access, Area, Need, Place, Repeat, Touch};
+use fluffy_contract::tool::{Access, Area, Effect, Need, Place, Repeat, Touch};
 use fluffy_policy::action::{self, ResourceKind};
+use fluffy_policy::capability::{Capability, Pattern};
 use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::built_in;
 
 fn registry() -> Registry {
     Registry::standard(ProjectPaths::new(Path::new("/home/me/project")))
@@ -315,5 +317,46 @@ proptest! {
         if let Ok(checked) = registry.check(name, &arguments) {
             prop_assert!(!checked.plan.needs.is_empty());
         }
+    }
+}
+
+/// What a manifest declares is what there is: no tool without a line, none more
+/// than its family's capabilities, none that acts and says that it reads.
+#[test]
+fn every_tool_does_what_its_manifest_declares_and_no_more() {
+    let registry = registry();
+    let declared = built_in::declared();
+    let known: Vec<&str> = registry.descriptions().map(|tool| &*tool.name).collect();
+    for tool in registry.descriptions() {
+        let declared = &declared[&tool.name];
+        assert_eq!(tool.summary, declared.summary);
+        assert!(!tool.summary.is_empty(), "{}", tool.name);
+    }
+    for name in declared.keys() {
+        assert!(
+            known.contains(&name.as_str()),
+            "{name} is declared and not there"
+        );
+    }
+    for (name, arguments, _) in examples() {
+        let checked = registry.check(name, &arguments).unwrap();
+        let declared = &declared[name];
+        for Need { action, resource } in &checked.plan.needs {
+            let text = match resource {
+                Some(resource) => format!("{action}.{resource}"),
+                None => action.clone(),
+            };
+            let capability = Capability::parse(text).unwrap();
+            let is_declared = |pattern: &Pattern| pattern.matches(&capability);
+            assert!(
+                declared.capabilities.iter().any(is_declared),
+                "{name} needs {capability:?}"
+            );
+        }
+        let writes = |touch: &Touch| touch.access == Access::Write;
+        let acts = checked.plan.touches.iter().any(writes);
+        assert_eq!(acts, declared.effect == Effect::Acts, "{name}");
+        // What acts is never made twice.
+        assert!(!acts || checked.handling.repeat == Repeat::Never, "{name}");
     }
 }

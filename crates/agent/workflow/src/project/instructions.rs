@@ -27,8 +27,8 @@ pub struct Skill {
     pub name: String,
     /// What it is for, in a line.
     pub description: String,
-    /// The file to read when it is used.
-    pub path: String,
+    /// How it is read before it is used: `read …` or `call …`.
+    pub how: String,
 }
 
 /// Where instructions can be, from the root to the directory of the task; the
@@ -89,7 +89,7 @@ pub fn skill(path: &str, text: &str) -> Option<Skill> {
     Some(Skill {
         name: name.filter(|name| !name.is_empty())?.to_owned(),
         description: description?.to_owned(),
-        path: path.to_owned(),
+        how: format!("read `{path}`"),
     })
 }
 
@@ -101,12 +101,9 @@ pub fn list(skills: &[Skill]) -> String {
         let Skill {
             name,
             description,
-            path,
+            how,
         } = skill;
-        let _ = writeln!(
-            text,
-            "- {name}: {description} (read `{path}` before using it)"
-        );
+        let _ = writeln!(text, "- {name}: {description} ({how} before using it)");
     }
     text
 }

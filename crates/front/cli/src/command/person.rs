@@ -1,13 +1,18 @@
-//! The person at this terminal, as a principal.
+//! The person at this terminal, as a principal and as one who answers.
 
 use std::fs;
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::sync::Arc;
 
 use fluffy_policy::grant::{Grant, GrantLists};
 use fluffy_policy::{Principal, PrincipalKind, ProcessIdentity};
 use fluffy_report::ExitCode;
+use fluffy_secret::secret::MAX_SECRET;
+use fluffy_secret::{ReadSecretError, SecretString};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
 use crate::failure::Failure;
+use crate::session::Session;
 
 /// The trust label of a person at the command line, for rules.
 const TAG: &str = "person";
@@ -15,6 +20,60 @@ const TAG: &str = "person";
 /// Who is at the keyboard, as the system knows them.
 pub(crate) fn name() -> String {
     format!("uid-{}", rustix::process::getuid().as_raw())
+}
+
+/// Asks in the terminal; nothing if there is none.
+pub(crate) fn prompt(session: &Session, question: &str) -> Result<Option<String>, Failure> {
+    if session.json() || !io::stdin().is_terminal() {
+        return Ok(None);
+    }
+    session.printer.raw(question.as_bytes())?;
+    // The question is on standard output, which may wait for a new line.
+    let _ = io::stdout().flush();
+    let mut line = String::new();
+    let read = io::stdin().lock().read_line(&mut line);
+    Ok(read.ok().map(|_| line.trim().to_owned()))
+}
+
+/// A secret: typed unseen at the terminal, or piped in.
+pub(crate) fn secret(session: &Session, question: &str) -> Result<SecretString, Failure> {
+    let read = if io::stdin().is_terminal() {
+        session.printer.note(question);
+        let unseen = Unseen::enter();
+        let mut line = String::new();
+        let read = unseen.and_then(|_unseen| io::stdin().lock().read_line(&mut line));
+        let line = SecretString::from(line);
+        read.map_err(ReadSecretError::Read)
+            .and_then(|_| SecretString::from_reader(line.expose().as_bytes(), MAX_SECRET))
+    } else {
+        SecretString::from_reader(io::stdin().lock(), MAX_SECRET)
+    };
+    read.map_err(|error| {
+        let fix = "type it when you are asked, or pipe it in: `… | fluffy plugin config …`";
+        Failure::of(ExitCode::Usage, &error, fix)
+    })
+}
+
+/// A terminal that does not show what is typed; as before when dropped.
+struct Unseen {
+    before: Termios,
+}
+
+impl Unseen {
+    fn enter() -> io::Result<Self> {
+        let before = tcgetattr(io::stdin())?;
+        let mut unseen = before.clone();
+        unseen.local_modes.remove(LocalModes::ECHO);
+        tcsetattr(io::stdin(), OptionalActions::Flush, &unseen)?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for Unseen {
+    fn drop(&mut self) {
+        // There is nobody to tell: the terminal is what is broken.
+        let _ = tcsetattr(io::stdin(), OptionalActions::Drain, &self.before);
+    }
 }
 
 /// This person, through this process, with these capabilities.

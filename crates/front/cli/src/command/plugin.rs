@@ -1,17 +1,27 @@
 //! `fluffy plugin …`: install plugins and look after them.
 //!
-//! Nothing here runs a plugin but `install`, which starts it once in its
-//! sandbox. A kernel notices what changed when its next session begins. Next:
-//! `install`, and `kernel/plugins` for where they run.
+//! What is installed runs in kernels, which notice what changed when their next
+//! session begins; here a plugin runs only in `install`, `test` and `dev`, and
+//! always in its sandbox. Next: `install`, `bench`, and `kernel/plugins`.
 
+mod bench;
+mod config;
+mod develop;
+pub(crate) mod host;
 mod install;
 mod look;
+mod new;
+mod sample;
+mod skills;
+mod suite;
+mod trial;
 
 use std::path::{Path, PathBuf};
 
 use fluffy_gate::Granted;
 use fluffy_plugin_core::manifest::schema::manifest_schema;
-use fluffy_plugin_host::shelf::{Belongings, ChangeShelfError, ExamineError, Shelf};
+use fluffy_plugin_host::archive::{UnpackError, unpack};
+use fluffy_plugin_host::shelf::{Belongings, ChangeShelfError, ExamineError, Meeting, Shelf};
 use fluffy_policy::Context;
 use fluffy_report::{ExitCode, Report};
 use serde_json::json;
@@ -25,15 +35,41 @@ use crate::session::{Here, Session};
 /// Runs one of the `plugin` commands.
 pub(crate) fn run(session: &Session, command: PluginCommand) -> Outcome {
     match command {
-        PluginCommand::Install { folder, grant, yes } => {
-            install::run(session, &folder, &grant, Yes::from_flag(yes))
+        PluginCommand::New { lang, name, dir } => new::run(session, lang, &name, dir),
+        PluginCommand::Test { folder, grant } => trial::run(session, &folder, &grant),
+        PluginCommand::Dev {
+            folder,
+            call,
+            grant,
+        } => develop::run(session, &folder, &grant, &call),
+        PluginCommand::Install { path, grant, yes } => {
+            install::run(session, &path, &grant, Yes::from_flag(yes))
         }
-        PluginCommand::List { rejected } => look::list(session, look::Which::from_flag(rejected)),
+        PluginCommand::List { built_in: true, .. } => look::built_in(session),
+        PluginCommand::List { rejected, .. } => {
+            look::list(session, look::Which::from_flag(rejected))
+        }
         PluginCommand::Inspect { plugin } => look::inspect(session, &plugin),
         PluginCommand::Logs { name, lines } => look::logs(session, &name, lines),
         PluginCommand::Schema => {
             session.printer.data(&format!("{:#}", manifest_schema()))?;
             Ok(ExitCode::Success)
+        }
+        PluginCommand::Config {
+            name,
+            set,
+            secret,
+            unset,
+            yes,
+        } => {
+            let yes = Yes::from_flag(yes);
+            let wanted = config::Wanted {
+                set,
+                secret,
+                unset,
+                yes,
+            };
+            config::run(session, &name, wanted)
         }
         PluginCommand::Enable { name, yes } => {
             let change = Change::new("plugins.enable", &name, Yes::from_flag(yes), "enabled");
@@ -124,6 +160,54 @@ fn shelf(here: &Here) -> Result<Shelf, Failure> {
         let fix = "check that the state directory is yours and that its disk has room";
         Failure::of(ExitCode::Failure, &error, fix)
     })
+}
+
+/// A plugin before it is installed: its folder, unpacked where it came as one
+/// file. What was unpacked goes with this.
+struct Source {
+    folder: PathBuf,
+    _unpacked: Option<Meeting>,
+}
+
+impl Source {
+    fn open(shelf: &Shelf, path: &Path) -> Result<Self, Failure> {
+        if !path.is_file() {
+            return Ok(Self {
+                folder: path.to_owned(),
+                _unpacked: None,
+            });
+        }
+        // An empty folder of our own, also swept when this process is killed.
+        let place = shelf.meeting().map_err(|error| {
+            let fix = "check that the state directory is yours and that its disk has room";
+            Failure::of(ExitCode::Failure, &error, fix)
+        })?;
+        let folder = unpack(path, place.path()).map_err(|error| not_unpacked(&error))?;
+        Ok(Self {
+            folder,
+            _unpacked: Some(place),
+        })
+    }
+}
+
+fn not_unpacked(error: &UnpackError) -> Failure {
+    match error {
+        UnpackError::File(_) => Failure::of(
+            ExitCode::Failure,
+            error,
+            "check that you may read it and that the disk has room",
+        ),
+        UnpackError::Unknown => Failure::of(
+            ExitCode::Usage,
+            error,
+            "name a folder with a `plugin.yaml`, or such an archive of it",
+        ),
+        _ => Failure::of(
+            ExitCode::Usage,
+            error,
+            "nothing of it was kept; ask its author for another archive",
+        ),
+    }
 }
 
 /// A folder that is no plugin, in words for people.

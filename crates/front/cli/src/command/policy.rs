@@ -1,6 +1,6 @@
 //! `fluffy policy …`: check, explain, decide, test, diff, apply, schema.
 
-pub(crate) mod apply;
+mod apply;
 mod check;
 mod decide;
 pub(crate) mod diff;

@@ -13,6 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use fluffy_container::{address, worker};
+use fluffy_contract::BoxFuture;
 use fluffy_kernel::workshop::{Premises, Workshop};
 use fluffy_sandbox::client::{Journal, LauncherHandle};
 use fluffy_sandbox::plan::Settings;
@@ -73,6 +74,13 @@ struct Used {
     workshop: Arc<Workshop>,
 }
 
+/// A plugin that can run in a container does.
+impl fluffy_plugin_host::plugins::Containers for Containers {
+    fn launcher(&self) -> BoxFuture<'_, Result<LauncherHandle, String>> {
+        Box::pin(self.ready())
+    }
+}
+
 impl Containers {
     /// Tells the launcher what it may make; nothing later can add to it.
     pub(super) fn new(line: Line, plan: Plan) -> Self {
@@ -104,6 +112,13 @@ impl Containers {
             State::Waiting(_) => Err("it is not ready".to_owned()),
             State::Nowhere(why) => Err(why.clone()),
         }
+    }
+
+    async fn ready(&self) -> Result<LauncherHandle, String> {
+        self.workshop().await?;
+        let used = self.used.borrow();
+        let launcher = used.as_ref().map(|used| used.launcher.clone());
+        launcher.ok_or_else(|| "it is not ready".to_owned())
     }
 
     async fn awaken(&self, socket: OwnedFd) -> State {

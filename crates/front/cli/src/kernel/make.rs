@@ -23,6 +23,7 @@ use fluffy_kernel::agent::{Agent, DriveError, Ground};
 use fluffy_kernel::api::{ProviderEnvironment, Resume, Start};
 use fluffy_kernel::commit::Author;
 use fluffy_kernel::host::{Chosen, Make, Ways};
+use fluffy_kernel::plugged::{self, PluggedModel};
 use fluffy_kernel::provider::{ModelAccess, SandboxedModels};
 use fluffy_kernel::session::{Fact, Session as Recorded, Started};
 use fluffy_kernel::slots::{Shortage, Slots, Store, own_memory};
@@ -51,6 +52,7 @@ use fluffy_workflow::project::instructions::{self, Instructions, Skill};
 use self::configured::{Configured, lowered};
 use super::containers::{self, Containers};
 use super::plugins;
+use crate::built_in;
 use crate::command::sandbox::ground::Ground as Machine;
 use crate::command::{layer, ledger, person, policy, recordings};
 use crate::failure::{self, Failure};
@@ -61,34 +63,16 @@ const ENDING: Duration = Duration::from_secs(20);
 /// Between two tries to have it.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// What a session of the agent can at most be permitted.
+/// What a session of the agent can at most be permitted beside what the
+/// manifests of its tools declare.
 const CEILING: &[&str] = &[
-    "fs.edit.*",
-    "fs.exists.*",
-    "fs.list.*",
-    "fs.read.*",
-    "fs.remove.*",
-    "fs.write.*",
-    "git.commit",
-    "git.diff",
-    "git.log",
-    "git.status",
     "layer.drop.*",
     "layer.restore.*",
     "merge.apply",
     "model.generate.*",
     "net.connect.*",
-    "plan.complete",
     "plugin.*",
     "sandbox.create.*",
-    "sandbox.exec.*",
-    "search.glob.*",
-    "search.grep.*",
-    "session.mode.*",
-    "shell.exec",
-    "test.run",
-    "workflow.request_exemption.*",
-    "workflow.transition.*",
 ];
 
 /// How often the policy's files are looked at.
@@ -193,6 +177,7 @@ impl Maker {
             folder: &here.paths.plugins_dir,
             project: Some(&machine.project),
             launcher: launcher.clone(),
+            containers: Arc::clone(&containers) as Arc<dyn fluffy_plugin_host::plugins::Containers>,
             gate: Arc::clone(&gate),
             ledger: opened.ledger.clone(),
             network: Arc::clone(&lines.outside) as Arc<dyn Network>,
@@ -224,8 +209,13 @@ impl Maker {
     /// An approval is bound to the process that uses it, which is this one.
     fn desk_of(&self, kind: PrincipalKind, name: String) -> Result<Desk, Refused> {
         let all = || vec!["*".to_owned()];
+        let manifests = built_in::manifests().map_err(|error| internal(&error))?;
+        let declared = manifests.iter().flat_map(|one| &one.capabilities);
+        let declared = declared.map(|pattern| pattern.as_str().to_owned());
         let lists = GrantLists {
-            capabilities: CEILING.iter().map(|text| (*text).to_owned()).collect(),
+            capabilities: declared
+                .chain(CEILING.iter().map(|text| (*text).to_owned()))
+                .collect(),
             deny_capabilities: Vec::new(),
             workspace: all(),
             user: all(),
@@ -381,7 +371,8 @@ impl Maker {
 
     async fn ready(&self, parts: Parts, ways: Ways) -> Result<Agent, Refused> {
         let mut registry = Registry::standard(ProjectPaths::new(&self.project));
-        plugins::add(&self.plugins, &mut registry, &self.ledger).await;
+        let allowed = parts.configured.plugins.clone();
+        plugins::add(&self.plugins, allowed, &mut registry, &self.ledger).await;
         let turns = usize::try_from(parts.session.turns).unwrap_or(usize::MAX);
         let asked = Asked {
             desk: &parts.desk,
@@ -414,7 +405,7 @@ impl Maker {
             window: WINDOW,
             overrides: parts.configured.overrides,
             instructions: told(&view, &parts.directory),
-            skills: skills(&view),
+            skills: [skills(&view), plugins::skills(&self.plugins)].concat(),
             author: parts.author,
             stop: ways.stop,
         };
@@ -442,6 +433,12 @@ impl Maker {
         if let Some(file) = first.strip_prefix("replay/") {
             let played = self.replay(Path::new(file))?;
             return Ok((Arc::new(played.after(turns)), None));
+        }
+        if models
+            .iter()
+            .any(|model| model.starts_with(plugged::PREFIX))
+        {
+            return self.plugged(desk, models);
         }
         let known = selection::Environment {
             addresses: environment.addresses.clone(),
@@ -486,6 +483,29 @@ impl Maker {
             network: Arc::clone(&self.network) as Arc<dyn Network>,
         });
         Ok((Arc::new(models), address))
+    }
+
+    /// A model of a plugin, which is never one of several.
+    fn plugged(
+        &self,
+        desk: &Desk,
+        models: &[String],
+    ) -> Result<(Arc<dyn ModelProvider>, Option<String>), Refused> {
+        let wrong = |why: &str| Refused::new(ErrorCode::InvalidParams, why);
+        let [model] = models else {
+            return Err(wrong(
+                "a plugin's model cannot be one of several; name it alone",
+            ));
+        };
+        let names = model.strip_prefix(plugged::PREFIX);
+        let names = names.and_then(|names| names.split_once('/'));
+        let (name, _) = names.ok_or_else(|| wrong("write plugin:NAME/MODEL"))?;
+        let provider = self.plugins.provider(name).map_err(|error| {
+            let why = format!("{error}; `fluffy plugin list` shows what is installed");
+            Refused::new(ErrorCode::InvalidParams, why)
+        })?;
+        let plugged = PluggedModel::new(Arc::new(provider), desk.clone(), model.clone());
+        Ok((Arc::new(plugged), None))
     }
 
     /// A recording, to be played in this project.

@@ -1,19 +1,22 @@
 //! The plugins of a kernel: started with it, looked at anew for each session.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fluffy_egress::Network;
 use fluffy_gate::{Desk, Gate};
 use fluffy_ledger::{Actor, ActorKind, Aggregate, Domain, Draft, Ledger};
-use fluffy_plugin_host::plugins::{Ground, Plugins};
+use fluffy_plugin_host::plugins::{Containers, Ground, Plugins};
 use fluffy_plugin_host::shelf::Shelf;
+use fluffy_plugin_host::skill::{SkillText, TOOL};
 use fluffy_policy::grant::{Grant, GrantLists};
 use fluffy_policy::{Principal, PrincipalKind};
 use fluffy_report::ExitCode;
 use fluffy_sandbox::client::LauncherHandle;
 use fluffy_tools::registry::Registry;
+use fluffy_tools::sanitise::harmless;
+use fluffy_workflow::project::instructions::{self, Skill};
 use serde_json::json;
 
 use crate::command::person;
@@ -34,6 +37,7 @@ pub(crate) struct Standing<'a> {
     pub(crate) folder: &'a Path,
     pub(crate) project: Option<&'a Path>,
     pub(crate) launcher: LauncherHandle,
+    pub(crate) containers: Arc<dyn Containers>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) ledger: Ledger,
     pub(crate) network: Arc<dyn Network>,
@@ -63,6 +67,7 @@ pub(crate) fn open(standing: Standing<'_>) -> Result<Plugins, Failure> {
     Ok(Plugins::new(Ground {
         shelf,
         launcher: standing.launcher,
+        containers: standing.containers,
         host: Desk {
             gate: standing.gate,
             principal,
@@ -70,15 +75,44 @@ pub(crate) fn open(standing: Standing<'_>) -> Result<Plugins, Failure> {
         ledger: standing.ledger,
         network: standing.network,
         workspace: standing.project.map(Path::to_owned),
+        // A session says what its project allows; outside one there is none.
+        allowed: Mutex::new(all()),
         person: person::name(),
         program,
         version: version.map_err(|error: semver::Error| internal(&error))?,
     }))
 }
 
-/// Adds the tools of what is installed now, as far as it runs in time. What a
-/// model cannot be offered is recorded with its reason.
-pub(super) async fn add(plugins: &Arc<Plugins>, registry: &mut Registry, ledger: &Ledger) {
+/// The skills of what runs now, a line each. Their words are somebody else's:
+/// each is one harmless line that says whose it is.
+pub(super) fn skills(plugins: &Plugins) -> Vec<Skill> {
+    let offered = plugins.skills().into_iter().filter_map(|one| {
+        let SkillText { plugin, name, text } = one;
+        let Skill { description, .. } = instructions::skill(&name, &text)?;
+        let words = harmless(&description);
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let how = format!(
+            "text of the plugin `{plugin}`; call `plugin.{plugin}.{TOOL}` with name `{name}`"
+        );
+        Some(Skill {
+            description: words.join(" "),
+            name,
+            how,
+        })
+    });
+    offered.collect()
+}
+
+/// Adds the tools of what is installed now, as far as it runs in time, with
+/// what the project allows. What a model cannot be offered is recorded with
+/// its reason.
+pub(super) async fn add(
+    plugins: &Arc<Plugins>,
+    allowed: Vec<String>,
+    registry: &mut Registry,
+    ledger: &Ledger,
+) {
+    plugins.allow(allowed);
     let refreshing = Arc::clone(plugins);
     // Goes on by itself when it takes longer.
     let refreshed = tokio::spawn(async move { refreshing.refresh().await });

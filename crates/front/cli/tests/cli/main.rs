@@ -35,7 +35,9 @@ mod fake;
 mod init;
 mod kills;
 mod layer;
+mod making;
 mod pin;
+mod plugin;
 mod proof;
 #[path = "../../src/command/agent/show/sample.rs"]
 mod sample;

@@ -6,6 +6,7 @@
 //! are the processes of a session; `crowded` is two sessions where there is
 //! room for one; `keyring` is where keys come from.
 
+mod carried;
 mod configured;
 mod contained;
 mod covered;
@@ -22,9 +23,11 @@ mod plugged;
 mod processes;
 mod rehearsed;
 mod replayed;
+mod served;
 mod stage;
 mod steered;
 mod stuck;
+mod taught;
 mod told;
 mod typed;
 

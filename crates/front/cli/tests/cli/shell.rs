@@ -72,6 +72,7 @@ fn the_first_screen_of_help_says_where_to_start() {
       sandbox      Run commands in isolation, and test the isolation
       layer        Look at what sandboxes wrote; merge it or drop it
       plugin       Install plugins and look after them
+      channel      Let people give work and hear of it through an installed channel
       doctor       Say how strongly this machine can isolate, and how to get more
       audit        Read the ledger, verify it, prove what it says
       config       Show the configuration and where each value comes from
@@ -167,14 +168,37 @@ fn completions_are_what_the_shells_read() {
     let site = Site::empty();
     for shell in ["bash", "zsh", "fish"] {
         let script = site.succeeds(&["completions", shell]);
-        for word in ["policy", "audit", "check-proof"] {
-            assert!(script.contains(word), "{shell} {word}");
-        }
+        assert!(script.contains("_FLUFFY_COMPLETE"), "{shell}\n{script}");
     }
     let script = site.succeeds(&["completions", "bash"]);
     assert!(is_bash(&script));
     // The control: bash does look at it.
     assert!(!is_bash(&format!("{script}\nif then fi (")));
+    for (words, offered) in [
+        (&["po"][..], "policy"),
+        (&["audit", "check"], "check-proof"),
+    ] {
+        let shown = completed(&site, words);
+        assert!(
+            shown.lines().any(|line| line == offered),
+            "{words:?}: {shown}"
+        );
+    }
+    assert_eq!(completed(&site, &["nonsense", "x"]), "");
+    assert!(!site.state().exists());
+}
+
+/// What bash is told when tab is pressed after these words.
+pub(crate) fn completed(site: &Site, words: &[&str]) -> String {
+    let mut command = site.context.command();
+    command.args(["--", "fluffy"]).args(words);
+    command.env("_FLUFFY_COMPLETE", "bash");
+    command.env("_CLAP_COMPLETE_INDEX", words.len().to_string());
+    command.env("_CLAP_IFS", "\n");
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    String::from_utf8(output.stdout).unwrap()
 }
 
 fn is_bash(script: &str) -> bool {

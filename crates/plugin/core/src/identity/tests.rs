@@ -131,25 +131,23 @@ fn a_tool_is_all_that_is_said_about_it() {
         effect: Effect::Reads,
         timeout: None,
     };
-    let told = |tool: &ToolDeclaration| {
-        let mut pin = pin(TEXT, FILES);
-        pin.tell(tool);
-        pin
-    };
     let first = tool(serde_json::json!({ "a": 0.5, "b": ["x", null], "c": { "d": true } }));
     let same: Value = serde_json::from_str(r#"{"c":{"d":true},"b":["x",null],"a":0.5}"#).unwrap();
-    assert_eq!(changes(&told(&first), &told(&tool(same))), []);
+    let same = tool(same);
+    assert_eq!(tool_digest(&first), tool_digest(&same));
+    let told = |tool: &ToolDeclaration| told_digest(&tool.name, &tool.summary, &tool.parameters);
+    assert_eq!(told(&first), told(&same));
     let mut acts = first.clone();
     acts.effect = Effect::Acts;
+    assert_ne!(tool_digest(&first), tool_digest(&acts));
     let mut wordy = first.clone();
     wordy.summary.push('!');
+    let mut moved = first.clone();
+    moved.name.push_str(&std::mem::take(&mut moved.summary));
     let other = tool(serde_json::json!({ "a": 0.5, "b": ["x", null], "c": { "d": false } }));
-    for changed in [acts, wordy, other] {
-        let tool = "two".to_owned();
-        assert_eq!(
-            changes(&told(&first), &told(&changed)),
-            [Change::ToolChanged { tool }]
-        );
+    for changed in [wordy, moved, other] {
+        assert_ne!(tool_digest(&first), tool_digest(&changed));
+        assert_ne!(told(&first), told(&changed));
     }
 }
 

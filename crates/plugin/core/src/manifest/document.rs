@@ -15,8 +15,9 @@ use semver::{Version, VersionReq};
 
 use super::capabilities::{self, PlacedPattern};
 use super::execution::{self, PlacedReach, read_timeout};
-use super::options::{self, Options, Secrets};
+use super::options;
 use super::reach::{Agreement, agrees};
+use super::settings::{self, Settings};
 use super::{FILE, Kind, LifecycleWishes, Manifest, ToolDeclaration};
 
 pub(super) const FIELDS: &[&str] = &[
@@ -47,14 +48,23 @@ const MAX_TOOLS: usize = 256;
 const MAX_TAGS: usize = 32;
 const MAX_SUMMARY: usize = 200;
 
+/// Where a plugin comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Comes {
+    /// Somebody installs it, and it has to be started.
+    FromOutside,
+    /// It is a part of this program.
+    WithTheProduct,
+}
+
 /// Reads a whole manifest.
-pub(super) fn read(text: &str) -> Result<Manifest, RefusedText> {
+pub(super) fn read(text: &str, comes: Comes) -> Result<Manifest, RefusedText> {
     let mut reader = Reader::default();
     let root = yaml::read(text, BOUNDS, &mut reader.findings);
     let manifest = root.and_then(|root| {
         // Everything else that is said would only repeat what nobody sees.
         match check_visible(&mut reader, &root) {
-            true => read_root(&mut reader, &root),
+            true => read_root(&mut reader, &root, comes),
             false => None,
         }
     });
@@ -63,7 +73,7 @@ pub(super) fn read(text: &str) -> Result<Manifest, RefusedText> {
     Ok(manifest)
 }
 
-fn read_root(reader: &mut Reader, root: &Node<'_>) -> Option<Manifest> {
+fn read_root(reader: &mut Reader, root: &Node<'_>, comes: Comes) -> Option<Manifest> {
     let fields = reader.fields(root, "the manifest", FIELDS)?;
     let name = read_name(reader, fields);
     let version = read_version(reader, fields);
@@ -90,10 +100,18 @@ fn read_root(reader: &mut Reader, root: &Node<'_>) -> Option<Manifest> {
     let declared = capabilities("capabilities");
     let denied = capabilities("deny_capabilities");
     capabilities::check_denied(reader, &declared, &denied);
-    let execution = match (fields.get("execution"), kind) {
-        (Some(node), _) => execution::read(reader, node).map(Some),
-        (None, Some(Kind::Skill) | None) => Some(None),
-        (None, Some(_)) => {
+    let execution = match (fields.get("execution"), kind, comes) {
+        (Some(node), _, Comes::WithTheProduct) => {
+            let what = "what comes with the product has nothing to start";
+            let why = "a field that is ignored would look as if it held";
+            reader
+                .findings
+                .error(node.place, what, why, "remove `execution`");
+            None
+        }
+        (Some(node), _, Comes::FromOutside) => execution::read(reader, node).map(Some),
+        (None, Some(Kind::Skill) | None, _) | (None, _, Comes::WithTheProduct) => Some(None),
+        (None, Some(_), Comes::FromOutside) => {
             let help = "write `execution:` with a tier and what to start";
             reader.missing(fields.place, "the manifest", "execution", help);
             None
@@ -103,10 +121,13 @@ fn read_root(reader: &mut Reader, root: &Node<'_>) -> Option<Manifest> {
     if let Some(Some(execution)) = &execution {
         check_agreement(reader, &execution.reach, &declared, &denied);
     }
-    let options = match fields.get("config_schema") {
-        Some(node) => options::read(reader, node, Secrets::Allowed),
-        None => Some(Options::default()),
+    let settings = match fields.get("config_schema") {
+        Some(node) => settings::read(reader, node),
+        None => Some(Settings::default()),
     };
+    if let (Some(Some(execution)), Some(settings)) = (&execution, &settings) {
+        check_environment(reader, &execution.environment, settings, &declared);
+    }
     let dependencies = read_dependencies(reader, fields, name.as_deref());
     let lifecycle = read_lifecycle(reader, fields);
     let tools = read_tools(reader, fields, kind);
@@ -121,7 +142,7 @@ fn read_root(reader: &mut Reader, root: &Node<'_>) -> Option<Manifest> {
         deny_capabilities: denied,
         tags,
         execution: execution?.map(|placed| placed.execution),
-        options: options?,
+        settings: settings?,
         dependencies: dependencies?,
         lifecycle: lifecycle?,
         tools: tools?,
@@ -288,6 +309,37 @@ fn check_agreement(
     }
 }
 
+/// A variable carries one value of a setting that there is, to a plugin that
+/// may read its settings.
+fn check_environment(
+    reader: &mut Reader,
+    environment: &[(String, Placed<'_>)],
+    settings: &Settings,
+    declared: &[Pattern],
+) {
+    for (name, placed) in environment {
+        let (why, help) = match settings.all.get(name) {
+            Some(setting) if setting.items.is_some() => (
+                "a variable holds one value",
+                "have the plugin ask its host for lists".to_owned(),
+            ),
+            Some(_) => match agrees("config.read.self", declared, &[]) {
+                Agreement::Given => continue,
+                _ => (
+                    "a plugin reads its settings by a capability",
+                    "add `config.read.self` to `capabilities`".to_owned(),
+                ),
+            },
+            None => (
+                "there is no such setting",
+                format!("describe `{name}` in `config_schema`"),
+            ),
+        };
+        let what = format!("`{}` cannot be given to the program", placed.text);
+        reader.findings.error(placed.place, what, why, help);
+    }
+}
+
 fn read_dependencies(
     reader: &mut Reader,
     fields: Fields<'_>,
@@ -400,7 +452,7 @@ fn read_tool(reader: &mut Reader, node: &Node<'_>) -> Option<ToolDeclaration> {
     let summary = summary.filter(|summary| is_summary(reader, *summary));
     let effect = effect.and_then(|effect| reader.word(effect));
     let parameters = match fields.get("parameters") {
-        Some(node) => options::read(reader, node, Secrets::Refused).and_then(|read| read.schema),
+        Some(node) => options::read(reader, node),
         None => Some(serde_json::json!({ "type": "object", "additionalProperties": false })),
     };
     let timeout = match fields.get("timeout") {

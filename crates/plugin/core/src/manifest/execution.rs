@@ -16,18 +16,19 @@ use super::reach::{PathRule, Root};
 use super::{Execution, Limits, Protocol, Reach, Start};
 
 pub(super) const FIELDS: &[&str] = &[
-    "tier", "command", "module", "image", "protocol", "sandbox", "limits",
+    "tier", "command", "module", "image", "protocol", "env", "sandbox", "limits",
 ];
 pub(super) const LIMIT_FIELDS: &[&str] = &["memory", "cpu", "pids", "fuel", "call_timeout"];
 
 /// The most arguments of a command, and the most entries of a list.
 const MAX_LIST: usize = 128;
 
-/// An execution, and where its paths and hosts stand.
+/// An execution, and where its paths, hosts and settings stand.
 #[derive(Debug)]
 pub(super) struct PlacedExecution<'n> {
     pub(super) execution: Execution,
     pub(super) reach: PlacedReach<'n>,
+    pub(super) environment: Vec<(String, Placed<'n>)>,
 }
 
 /// What a sandbox would open, each entry with its place.
@@ -75,25 +76,86 @@ pub(super) fn read<'n>(reader: &mut Reader, node: &'n Node<'n>) -> Option<Placed
     };
     let tier = tier?;
     let start = read_start(reader, fields, tier);
+    let environment = match fields.get("env") {
+        Some(node) => read_environment(reader, node),
+        None => Some(Vec::new()),
+    }?;
     let reach = reach?;
     Some(PlacedExecution {
         execution: Execution {
             tier,
             start: start?,
+            environment: environment
+                .iter()
+                .map(|(variable, setting, _)| (variable.clone(), setting.clone()))
+                .collect(),
             sandbox: reach.plain(),
             limits: limits?,
         },
         reach,
+        environment: environment
+            .into_iter()
+            .map(|(_, setting, placed)| (setting, placed))
+            .collect(),
     })
+}
+
+/// Variables of the program: each has the value of a setting.
+fn read_environment<'n>(
+    reader: &mut Reader,
+    node: &'n Node<'n>,
+) -> Option<Vec<(String, String, Placed<'n>)>> {
+    let mut variables = Vec::new();
+    for (key, node) in reader.entries(node, "`env`")?.iter() {
+        let placed = reader.text(node, "a variable")?;
+        let name = &*key.text;
+        let letter = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+        let is_name = name.starts_with(|c: char| c.is_ascii_uppercase())
+            && name.len() <= 64
+            && name.chars().all(letter);
+        // What the host says itself, and what changes how a program is loaded.
+        let is_taken = ["PATH", "HOME", "TMPDIR"].contains(&name)
+            || ["LD_", "PLUGIN_", "FLUFFY_"]
+                .iter()
+                .any(|start| name.starts_with(start))
+            || name.ends_with("_PROXY");
+        let setting = placed.text.strip_prefix("@config.");
+        let (what, why, help) = match setting {
+            _ if !is_name => (
+                "this cannot be the name of a variable",
+                "programs read only such names",
+                "use capital letters, digits and `_`, a letter first",
+            ),
+            _ if is_taken => (
+                "this variable is the host's",
+                "it decides how the program is started",
+                "use a name of the program's own",
+            ),
+            None => (
+                "a variable has the value of a setting",
+                "everything else stands in `command`",
+                "write `API_KEY: \"@config.api_key\"`",
+            ),
+            Some(_) if variables.len() >= MAX_LIST => {
+                ("too many variables", "every list is bounded", "use fewer")
+            }
+            Some(setting) => {
+                variables.push((name.to_owned(), setting.to_owned(), placed));
+                continue;
+            }
+        };
+        reader.findings.error(key.place, what, why, help);
+    }
+    Some(variables)
 }
 
 fn read_start(reader: &mut Reader, fields: Fields<'_>, tier: Tier) -> Option<Start> {
     let takes: &[&str] = match tier {
         Tier::Wasm => &["module"],
-        Tier::Process => &["command", "protocol"],
-        Tier::Container | Tier::Microvm => &["command", "image", "protocol"],
+        Tier::Process => &["command", "protocol", "env"],
+        Tier::Container | Tier::Microvm => &["command", "image", "protocol", "env"],
     };
-    for field in ["command", "module", "image", "protocol"] {
+    for field in ["command", "module", "image", "protocol", "env"] {
         if let (Some(node), false) = (fields.get(field), takes.contains(&field)) {
             reader.findings.error(
                 node.place,

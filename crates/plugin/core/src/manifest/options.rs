@@ -1,42 +1,16 @@
-//! JSON Schemas inside a manifest: a plugin's settings and its tools'
-//! arguments.
+//! JSON Schemas of tools' arguments.
 //!
 //! A keyword that nobody knows is refused, since it would look like a check and
-//! be none; so is a reference that leads out of the schema. Secrets are marked
-//! by `secret: true` on a property and listed here.
+//! be none; so is a reference that leads out of the schema. Settings have a
+//! smaller form, in `settings`.
 
 use fluffy_policy::reader::{Reader, nearest};
 use fluffy_policy::yaml::{Key, Node, Value as Yaml};
 use serde_json::{Map, Number, Value};
 
-/// The settings that a plugin takes.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Options {
-    /// JSON Schema of them; nothing where it takes none.
-    pub schema: Option<Value>,
-    /// The properties that are secret, each as its names from the top.
-    pub secrets: Vec<Vec<String>>,
-}
-
-/// Whether properties may be secret.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Secrets {
-    /// In settings, which are stored encrypted.
-    Allowed,
-    /// In arguments, which a model sees.
-    Refused,
-}
-
-/// Reads a schema and the secrets in it.
-pub(super) fn read(reader: &mut Reader, node: &Node<'_>, secrets: Secrets) -> Option<Options> {
-    let mut walk = Walk {
-        reader,
-        secrets,
-        found: Vec::new(),
-        names: Some(Vec::new()),
-    };
-    walk.schema(node);
-    let found = walk.found;
+/// Reads a schema.
+pub(super) fn read(reader: &mut Reader, node: &Node<'_>) -> Option<Value> {
+    Walk { reader }.schema(node);
     let schema = to_json(node);
     let object = matches!(schema.get("type"), None | Some(Value::String(_)))
         && schema.get("type").is_none_or(|kind| kind == "object");
@@ -44,14 +18,11 @@ pub(super) fn read(reader: &mut Reader, node: &Node<'_>, secrets: Secrets) -> Op
         reader.findings.error(
             node.place,
             "the schema is not about an object",
-            "settings and arguments have names",
+            "arguments have names",
             "write `type: object` and `properties:`",
         );
     }
-    schema.is_object().then_some(Options {
-        schema: Some(schema),
-        secrets: found,
-    })
+    schema.is_object().then_some(schema)
 }
 
 /// Keywords whose value is one schema.
@@ -118,10 +89,6 @@ const TYPES: &[&str] = &[
 
 struct Walk<'r> {
     reader: &'r mut Reader,
-    secrets: Secrets,
-    found: Vec<Vec<String>>,
-    /// The names that lead here, while only properties do.
-    names: Option<Vec<String>>,
 }
 
 impl Walk<'_> {
@@ -137,21 +104,20 @@ impl Walk<'_> {
         };
         for (key, node) in fields.iter() {
             match &*key.text {
-                "properties" => self.properties(node),
-                name if ONE.contains(&name) => self.elsewhere(|walk| walk.schema(node)),
+                name if ONE.contains(&name) => self.schema(node),
                 name if LISTS.contains(&name) => {
                     let items = self.reader.list(node, &format!("`{name}`"));
                     for item in items.unwrap_or_default() {
-                        self.elsewhere(|walk| walk.schema(item));
+                        self.schema(item);
                     }
                 }
                 name if NAMED.contains(&name) => {
                     let entries = self.reader.entries(node, &format!("`{name}`"));
                     for (_, node) in entries.iter().flat_map(|entries| entries.iter()) {
-                        self.elsewhere(|walk| walk.schema(node));
+                        self.schema(node);
                     }
                 }
-                "secret" => self.secret(node, fields.get("default").is_some()),
+                "secret" => self.secret(node),
                 "type" => self.kind(node),
                 "$ref" => self.reference(node),
                 name if OTHERS.contains(&name) || name.starts_with("x-") => {}
@@ -160,43 +126,9 @@ impl Walk<'_> {
         }
     }
 
-    fn properties(&mut self, node: &Node<'_>) {
-        let entries = self.reader.entries(node, "`properties`");
-        for (key, node) in entries.iter().flat_map(|entries| entries.iter()) {
-            if let Some(names) = &mut self.names {
-                names.push(key.text.to_string());
-            }
-            self.schema(node);
-            if let Some(names) = &mut self.names {
-                names.pop();
-            }
-        }
-    }
-
-    /// A place that is not simply a property of a property.
-    fn elsewhere(&mut self, walk: impl FnOnce(&mut Self)) {
-        let names = self.names.take();
-        walk(self);
-        self.names = names;
-    }
-
-    fn secret(&mut self, node: &Node<'_>, has_default: bool) {
-        let Some(secret) = self.reader.flag(node, "`secret`") else {
-            return;
-        };
-        let names = self.names.clone().filter(|names| !names.is_empty());
-        let why = match (self.secrets, names, has_default) {
-            (Secrets::Refused, _, _) => "a model sees the arguments of a tool",
-            (_, None, _) => "only a property of the settings is stored apart",
-            (_, _, true) if secret => "a default is published with the manifest",
-            (_, Some(names), _) => {
-                if secret {
-                    self.found.push(names);
-                }
-                return;
-            }
-        };
-        let help = "mark a property of `config_schema` that has no default";
+    fn secret(&mut self, node: &Node<'_>) {
+        let why = "a model sees the arguments of a tool";
+        let help = "mark a property of `config_schema`";
         self.reader
             .findings
             .error(node.place, "this cannot be a secret", why, help);

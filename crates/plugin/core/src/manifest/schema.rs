@@ -53,8 +53,8 @@ shapes! {
         tags: Option<OneOrMany<Tag>>,
         /// How it runs; only a skill can do without.
         execution: Option<Execution>,
-        /// JSON Schema of its settings; `secret: true` marks a secret property.
-        config_schema: Option<BTreeMap<String, Value>>,
+        /// Its settings.
+        config_schema: Option<ConfigSchema>,
         /// Other plugins that must run before it, with ranges of versions.
         dependencies: Option<BTreeMap<String, String>>,
         /// How it starts over and ends.
@@ -79,6 +79,8 @@ shapes! {
         image: Option<String>,
         /// What is spoken with its process.
         protocol: Option<Protocol>,
+        /// Variables of the program, each with the setting that it has the value of.
+        env: Option<BTreeMap<String, SettingReference>>,
         /// What it sees and reaches; nothing if not said.
         sandbox: Option<Sandbox>,
         /// The most that it uses.
@@ -125,6 +127,83 @@ shapes! {
         call_timeout: Option<Time>,
     }
 
+    /// The settings of a plugin, as a part of JSON Schema.
+    struct ConfigSchema {
+        /// Settings have names.
+        #[schemars(extend("const" = "object"))]
+        r#type: Option<String>,
+        /// The version of JSON Schema, for other readers.
+        #[schemars(rename = "$schema")]
+        schema: Option<String>,
+        /// A name for all of them.
+        title: Option<String>,
+        /// What they are for.
+        description: Option<String>,
+        /// Each setting by its name.
+        properties: Option<BTreeMap<String, Setting>>,
+        /// Those that the plugin does not start without.
+        required: Option<Vec<String>>,
+        /// Only what is described can be set.
+        #[schemars(rename = "additionalProperties", extend("const" = false))]
+        additional_properties: Option<bool>,
+    }
+
+    /// A setting: a single value, or a list of them.
+    struct Setting {
+        /// What it is.
+        r#type: SettingType,
+        /// Its name for people.
+        title: Option<String>,
+        /// What it is for.
+        description: Option<String>,
+        /// What it is while nobody says otherwise.
+        default: Option<Value>,
+        /// The only values.
+        r#enum: Option<Vec<Value>>,
+        /// The smallest number.
+        minimum: Option<f64>,
+        /// The largest number.
+        maximum: Option<f64>,
+        /// The fewest characters.
+        #[schemars(rename = "minLength")]
+        min_length: Option<u64>,
+        /// The most characters.
+        #[schemars(rename = "maxLength")]
+        max_length: Option<u64>,
+        /// What each item of a list is.
+        items: Option<SettingItem>,
+        /// The fewest items.
+        #[schemars(rename = "minItems")]
+        min_items: Option<u64>,
+        /// The most items.
+        #[schemars(rename = "maxItems")]
+        max_items: Option<u64>,
+        /// Whether it is stored encrypted and shown to the plugin alone.
+        secret: Option<bool>,
+    }
+
+    /// What each item of a list is.
+    struct SettingItem {
+        /// What it is.
+        r#type: SettingType,
+        /// Its name for people.
+        title: Option<String>,
+        /// What it is for.
+        description: Option<String>,
+        /// The only values.
+        r#enum: Option<Vec<Value>>,
+        /// The smallest number.
+        minimum: Option<f64>,
+        /// The largest number.
+        maximum: Option<f64>,
+        /// The fewest characters.
+        #[schemars(rename = "minLength")]
+        min_length: Option<u64>,
+        /// The most characters.
+        #[schemars(rename = "maxLength")]
+        max_length: Option<u64>,
+    }
+
     /// How a plugin starts over and ends.
     struct Lifecycle {
         /// Whether a new instance may start beside the old one.
@@ -162,7 +241,7 @@ fn per_tier() -> Value {
         {
             "properties": { "tier": { "const": "wasm" } },
             "required": ["module"],
-            "not": without(&["command", "image", "protocol"]),
+            "not": without(&["command", "env", "image", "protocol"]),
         },
         {
             "properties": { "tier": { "const": "process" } },
@@ -207,8 +286,27 @@ texts! {
     Size ["string", "number"] r"^[0-9]+(KiB|MiB|GiB|KB|MB|GB)?$"
     /// Processors, in thousandths at the finest.
     Processors ["string", "number"] r"^[0-9]+(\.[0-9]{1,3})?$"
+    /// A setting of the plugin.
+    SettingReference "string" r"^@config\.[A-Za-z][A-Za-z0-9_-]{0,63}$"
     /// A time.
     Time "string" r"^[0-9]+(ms|s|m|h)$"
+}
+
+/// The type of a setting.
+#[derive(JsonSchema)]
+#[schemars(rename_all = "lowercase")]
+#[expect(dead_code, reason = "only its schema is used")]
+enum SettingType {
+    /// Text.
+    String,
+    /// A whole number.
+    Integer,
+    /// A number.
+    Number,
+    /// True or false.
+    Boolean,
+    /// A list of single values.
+    Array,
 }
 
 /// One value or a list of them, as the reader takes it.
@@ -224,7 +322,7 @@ enum OneOrMany<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{document, execution};
+    use super::super::{document, execution, settings};
     use super::*;
 
     #[test]
@@ -235,6 +333,9 @@ mod tests {
             (Some("Execution"), execution::FIELDS),
             (Some("Limits"), execution::LIMIT_FIELDS),
             (Some("Tool"), document::TOOL_FIELDS),
+            (Some("ConfigSchema"), settings::FIELDS),
+            (Some("Setting"), settings::SINGLE_FIELDS),
+            (Some("SettingItem"), settings::ITEM_FIELDS),
         ] {
             let shape = name.map_or(&schema, |name| &schema["$defs"][name]);
             let properties = shape["properties"].as_object().unwrap();

@@ -12,6 +12,9 @@ use super::{Channel, origin};
 use crate::wire::v1;
 use v1::channel_client::ChannelClient;
 
+/// What saying something is permitted as, on the channel's name.
+const SEND: &str = "messages.send";
+
 /// The largest message of a person, in bytes.
 const MAX_TEXT: usize = 64 << 10;
 
@@ -87,6 +90,7 @@ impl Carries for PluginChannel {
                                 from: said.sender,
                                 conversation: said.conversation,
                                 text: said.text,
+                                id: said.id,
                             });
                         }
                         Ok(None) | Err(_) => *heard = Heard::Closed,
@@ -99,10 +103,17 @@ impl Carries for PluginChannel {
 
     fn send(
         &self,
-        _permit: Permit,
+        permit: Permit,
         message: Outgoing,
     ) -> BoxFuture<'_, Result<(), SendMessageError>> {
         Box::pin(async move {
+            let needed = format!("{SEND}.{}", self.name);
+            if permit.capability().as_str() != needed {
+                return Err(SendMessageError::WrongPermit {
+                    permitted: permit.capability().to_string(),
+                    needed,
+                });
+            }
             let Outgoing { conversation, text } = message;
             let request = v1::SendRequest {
                 conversation: conversation.clone(),

@@ -232,10 +232,8 @@ fn foreign(
     }
     let end = summary.floor_char_boundary(MAX_SUMMARY.min(summary.len()));
     Ok(ForeignTool {
-        effect: match settings.reads.contains(&name) {
-            true => Effect::Reads,
-            false => Effect::Acts,
-        },
+        // Until somebody who knows says otherwise.
+        effect: Effect::Acts,
         name,
         summary: summary.get(..end).unwrap_or_default().to_owned(),
         parameters,

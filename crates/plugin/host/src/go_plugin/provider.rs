@@ -14,7 +14,7 @@ use fluffy_contract::model::{
 use fluffy_contract::tool::ToolOutcome;
 use fluffy_policy::Permit;
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tonic::{Code, Status, Streaming};
 
 use super::{Channel, cut, origin};
@@ -22,11 +22,31 @@ use crate::connection::MAX_MESSAGE;
 use crate::wire::v1;
 use v1::provider_client::ProviderClient;
 
-/// What a turn may be permitted as.
-const ACTIONS: [&str; 2] = ["model.generate", "net.connect"];
-
 /// How long nothing may come.
-const SILENCE: Duration = Duration::from_secs(300);
+const SILENCE: Duration = Duration::from_secs(120);
+
+/// How long a whole answer may take, however steadily it comes.
+const LONGEST: Duration = Duration::from_secs(1800);
+
+/// The most models that are listed, and the longest name of one.
+const MAX_MODELS: usize = 64;
+const MAX_NAME: usize = 128;
+
+/// No token of any vocabulary is longer than this, in bytes, on average: so
+/// many were used at least, whatever a provider says.
+const TOKEN: usize = 32;
+
+/// The most tokens of one turn that are believed.
+const MAX_TOKENS: u64 = 1 << 32;
+
+/// What a turn is permitted as.
+pub const ACTION: &str = "model.generate";
+
+/// What rules call a model of a plugin, and people too.
+#[must_use]
+pub fn resource(plugin: &str, model: &str) -> String {
+    format!("plugin:{plugin}/{model}")
+}
 
 /// Models of a started plugin.
 #[derive(Debug)]
@@ -43,7 +63,7 @@ impl PluginProvider {
         Self { name, channel }
     }
 
-    /// The names of its models.
+    /// The names of its models, as many as can be asked for.
     ///
     /// # Errors
     /// In its own words, cut.
@@ -51,7 +71,11 @@ impl PluginProvider {
         let answer = self.client().list_models(v1::ListModelsRequest {}).await;
         let answer = answer.map_err(|status| cut(status.message()).to_owned())?;
         let models = answer.into_inner().models.into_iter();
-        Ok(models.map(|model| model.name).collect())
+        let usable = |name: &String| {
+            (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic())
+        };
+        let names = models.map(|model| model.name).filter(usable);
+        Ok(names.take(MAX_MODELS).collect())
     }
 
     fn client(&self) -> ProviderClient<Channel> {
@@ -162,7 +186,8 @@ impl ModelProvider for PluginProvider {
         turn: Turn,
     ) -> BoxFuture<'_, Result<Box<dyn ModelStream>, StartTurnError>> {
         Box::pin(async move {
-            if !ACTIONS.contains(&permit.action()) {
+            let needed = resource(&self.name, &turn.model);
+            if permit.action() != ACTION || permit.resource() != Some(&*needed) {
                 return Err(StartTurnError::WrongPermit {
                     provider: self.name.clone(),
                     permitted: permit.capability().to_string(),
@@ -170,6 +195,7 @@ impl ModelProvider for PluginProvider {
             }
             let model = turn.model.clone();
             let request = self.request(turn);
+            let asked = prost::Message::encoded_len(&request);
             let mut client = self.client();
             let answer =
                 Box::pin(
@@ -178,7 +204,9 @@ impl ModelProvider for PluginProvider {
             Ok(Box::new(Answer {
                 state: State::Asked(answer),
                 ready: VecDeque::new(),
+                asked,
                 size: 0,
+                until: Instant::now() + LONGEST,
                 wire: self.wire(),
                 model,
             }) as Box<dyn ModelStream>)
@@ -190,7 +218,10 @@ impl ModelProvider for PluginProvider {
 struct Answer {
     state: State,
     ready: VecDeque<ModelEvent>,
+    /// Bytes of the question, and of the answer so far.
+    asked: usize,
     size: usize,
+    until: Instant,
     wire: String,
     model: String,
 }
@@ -208,13 +239,17 @@ impl ModelStream for Answer {
                 if let Some(event) = self.ready.pop_front() {
                     return Some(event);
                 }
-                match timeout(SILENCE, self.advance()).await {
+                let silence = Instant::now() + SILENCE;
+                match timeout_at(silence.min(self.until), self.advance()).await {
                     Ok(Some(Ok(()))) => {}
                     Ok(None) => return None,
                     Ok(Some(Err(fault))) => return Some(self.end(fault)),
                     Err(_) => {
-                        let silent = fault(FaultKind::TimedOut, Retry::Later, "it went silent");
-                        return Some(self.end(silent));
+                        let (again, what) = match Instant::now() < self.until {
+                            true => (Retry::Later, "it went silent"),
+                            false => (Retry::Never, "its answer took longer than any may"),
+                        };
+                        return Some(self.end(fault(FaultKind::TimedOut, again, what)));
                     }
                 }
             }
@@ -302,10 +337,12 @@ impl Answer {
             Reason::Refused => StopReason::Refused,
             Reason::Unspecified => return Err(malformed("a reason that is none")),
         };
+        let least = |bytes: usize| u64::try_from(bytes / TOKEN).unwrap_or(MAX_TOKENS);
+        let input_tokens = finished.input_tokens.clamp(least(self.asked), MAX_TOKENS);
         let usage = Usage {
-            input_tokens: finished.input_tokens,
-            cached_tokens: finished.cached_tokens,
-            output_tokens: finished.output_tokens,
+            input_tokens,
+            cached_tokens: finished.cached_tokens.min(input_tokens),
+            output_tokens: finished.output_tokens.clamp(least(self.size), MAX_TOKENS),
             ..Usage::default()
         };
         self.ready.push_back(ModelEvent::Usage(usage));
@@ -330,6 +367,11 @@ impl Answer {
 
 /// What a status of a provider means.
 fn meaning(status: &Status) -> ModelFault {
+    // One with a cause is ours: the connection broke, and with it the plugin.
+    if std::error::Error::source(status).is_some() {
+        let what = "the plugin ended in the middle of an answer";
+        return fault(FaultKind::Network, Retry::Later, what);
+    }
     let (kind, again) = match status.code() {
         Code::Unauthenticated | Code::PermissionDenied => (FaultKind::Authentication, Retry::Never),
         Code::ResourceExhausted => (FaultKind::RateLimited, Retry::Later),

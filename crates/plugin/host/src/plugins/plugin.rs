@@ -20,11 +20,12 @@ use fluffy_policy::{Context, Permit};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex as Turn, Notify, watch};
 
-use super::Status;
 use super::ground::{Ground, LaunchError, Launched};
-use crate::connection::Gone;
+use super::{Status, explain};
+use crate::connection::{Connection, Gone};
 use crate::log::{Level, Log, Source as Said};
 use crate::shelf::{ExamineError, Placed, Record, pin_of};
+use crate::skill::{SkillText, Skills};
 
 /// How long a call waits for a plugin that is just starting.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -55,14 +56,15 @@ pub enum ReloadError {
 /// One plugin of a host.
 #[derive(Debug)]
 pub(super) struct Plugin {
-    name: String,
+    pub(super) name: String,
     ground: Arc<Ground>,
     slot: watch::Sender<Slot>,
     crashes: Mutex<Crashes>,
     /// Starts, reloads and ends come one after the other.
     turn: Turn<()>,
-    /// What it was started from last, whether or not it came up.
-    tried: Mutex<Option<Placed>>,
+    /// What it was started from last, and what the project allowed then,
+    /// whether or not it came up.
+    tried: Mutex<Option<(Placed, Vec<String>)>>,
     /// Numbers its instances.
     started: AtomicU64,
 }
@@ -79,8 +81,8 @@ enum Slot {
 }
 
 /// A started plugin and the calls it has.
-struct Instance {
-    number: u64,
+pub(super) struct Instance {
+    pub(super) number: u64,
     placed: Placed,
     launched: Launched,
     cell: Cell,
@@ -125,31 +127,42 @@ impl Plugin {
     /// Its tools, if it runs.
     pub(super) fn source(self: &Arc<Self>) -> Option<Source> {
         match &*self.slot.borrow() {
-            Slot::Running(instance) => Some(Source {
+            Slot::Running(instance) if instance.has_tools() => Some(Source {
                 plugin: Arc::clone(self),
                 sandbox: instance.launched.connection.sandbox(),
             }),
-            Slot::Starting | Slot::Down { .. } => None,
+            Slot::Running(_) | Slot::Starting | Slot::Down { .. } => None,
         }
+    }
+
+    /// Its skills, if it is made of them.
+    pub(super) fn skills(&self) -> Vec<SkillText> {
+        let placed = self.current().map(|now| now.placed.clone());
+        let text = placed.filter(|placed| placed.manifest.kind == manifest::Kind::Skill);
+        let skills = text.and_then(|placed| Skills::of(&placed).ok());
+        skills.map_or_else(Vec::new, |skills| skills.texts(&self.name))
     }
 
     /// Whether it was started from what this record names, or failed to.
     pub(super) fn runs(&self, record: Option<&Record>) -> bool {
         let tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
-        record.is_some() && tried.as_ref().map(|placed| &placed.record) == record
+        let is_same = |(placed, allowed): &(Placed, Vec<String>)| {
+            Some(&placed.record) == record && *allowed == self.ground.allowed()
+        };
+        tried.as_ref().is_some_and(is_same)
     }
 
     /// What it was started from last.
     pub(super) fn placed(&self) -> Option<Placed> {
         let tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
-        tried.clone()
+        tried.as_ref().map(|(placed, _)| placed.clone())
     }
 
     /// Starts it, or another version of it in its place.
     pub(super) async fn begin(self: Arc<Self>, placed: Placed) {
         let note = |placed: &Placed| {
             let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
-            *tried = Some(placed.clone());
+            *tried = Some((placed.clone(), self.ground.allowed()));
         };
         note(&placed);
         if self.current().is_some() {
@@ -325,7 +338,7 @@ impl Plugin {
         self.slot.send_replace(Slot::Down { state, why });
     }
 
-    fn current(&self) -> Option<Arc<Instance>> {
+    pub(super) fn current(&self) -> Option<Arc<Instance>> {
         match &*self.slot.borrow() {
             Slot::Running(instance) => Some(Arc::clone(instance)),
             Slot::Starting | Slot::Down { .. } => None,
@@ -357,7 +370,7 @@ impl Plugin {
     }
 
     /// The instance that takes a call, with the call counted.
-    async fn enter(&self) -> Result<Entered, String> {
+    pub(super) async fn enter(&self) -> Result<Entered, String> {
         let mut slot = self.slot.subscribe();
         let entering = async {
             loop {
@@ -399,19 +412,36 @@ impl Instance {
         }
     }
 
+    /// Whether it is of a type that has any.
+    fn has_tools(&self) -> bool {
+        match self.kind() {
+            manifest::Kind::Tool | manifest::Kind::Skill => true,
+            manifest::Kind::Provider | manifest::Kind::Channel => false,
+        }
+    }
+
+    pub(super) fn kind(&self) -> manifest::Kind {
+        self.placed.manifest.kind
+    }
+
+    pub(super) fn connection(&self) -> &dyn Connection {
+        &*self.launched.connection
+    }
+
     /// Its tools as they were reviewed; what it changed since is left out.
     fn tools(&self) -> Vec<ForeignTool> {
         let pins = &self.placed.record.tools;
         let tools = self.launched.connection.tools();
         let reviewed = |tool: &ForeignTool| pins.get(&tool.name) == Some(&pin_of(tool));
-        let declared = &self.placed.manifest.tools;
+        let manifest = &self.placed.manifest;
         let mut tools: Vec<ForeignTool> = tools.into_iter().filter(reviewed).collect();
         for tool in &mut tools {
             // By what a person reviewed, whatever the plugin is written in.
             let reads = |one: &ToolDeclaration| {
                 one.name == tool.name && one.effect == manifest::Effect::Reads
             };
-            tool.effect = match declared.iter().any(reads) {
+            let is_text = manifest.kind == manifest::Kind::Skill;
+            tool.effect = match is_text || manifest.tools.iter().any(reads) {
                 true => Effect::Reads,
                 false => Effect::Acts,
             };
@@ -421,7 +451,7 @@ impl Instance {
 }
 
 /// A call that an instance has.
-struct Entered(Arc<Instance>);
+pub(super) struct Entered(pub(super) Arc<Instance>);
 
 impl Entered {
     fn new(instance: Arc<Instance>) -> Self {
@@ -493,18 +523,4 @@ impl ToolSource for Source {
             called.map_err(|error| unavailable(Box::new(error)))
         })
     }
-}
-
-fn explain(error: &LaunchError) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(next) = cause {
-        let said = next.to_string();
-        if !text.ends_with(&said) {
-            text.push_str(": ");
-            text.push_str(&said);
-        }
-        cause = next.source();
-    }
-    text
 }

@@ -6,16 +6,17 @@
 //! every other case it is removed and the plugin is compiled again. The key is
 //! in the same folder and never leaves the host.
 
-use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use fluffy_base::Digest;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use sha2::Sha256;
+
+use crate::private::{read, write};
 
 /// The largest compiled plugin.
 pub(super) const MAX_CODE: usize = 192 << 20;
@@ -176,48 +177,9 @@ fn key(directory: &OwnedFd) -> io::Result<[u8; KEY_SIZE]> {
     }
 }
 
-/// The content of a plain file of ours that nobody else can read or write.
-fn read(directory: &OwnedFd, name: &str, most: usize) -> io::Result<Vec<u8>> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = File::from(rustix::fs::openat(directory, name, flags, Mode::empty())?);
-    let found = file.metadata()?;
-    let ours = found.is_file()
-        && found.uid() == rustix::process::geteuid().as_raw()
-        && found.permissions().mode() & 0o077 == 0
-        && found.nlink() == 1;
-    let most = u64::try_from(most).unwrap_or(u64::MAX);
-    if !ours || found.len() > most {
-        return Err(io::ErrorKind::PermissionDenied.into());
-    }
-    let mut bytes = Vec::new();
-    file.take(most).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
-/// Writes a file whole or not at all.
-fn write(directory: &OwnedFd, to: &str, parts: &[&[u8]], rename: RenameFlags) -> io::Result<()> {
-    let mut random = [0; 8];
-    getrandom::fill(&mut random).map_err(io::Error::other)?;
-    let from = format!("new-{:016x}", u64::from_be_bytes(random));
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mode = Mode::RUSR | Mode::WUSR;
-    let mut file = File::from(rustix::fs::openat(directory, &from, flags, mode)?);
-    let written = parts
-        .iter()
-        .try_for_each(|part| file.write_all(part))
-        .and_then(|()| {
-            let done = rustix::fs::renameat_with(directory, &from, directory, to, rename);
-            done.map_err(io::Error::from)
-        });
-    if written.is_err() {
-        let _ = rustix::fs::unlinkat(directory, &from, AtFlags::empty());
-    }
-    written
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     use super::*;
 

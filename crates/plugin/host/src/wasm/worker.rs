@@ -19,13 +19,14 @@ use fluffy_wasm::plugin::{
     Ask, CallFault, Compiled, Description, Fault, Host, Instance, Metered, Output, Plugin, Reply,
 };
 use fluffy_wasm::{Bounds, Limits, PluginTier, Stop};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::AbortHandle;
 
 use super::fetch::Fetcher;
 use super::options::{Fuel, Instances};
+use super::outbox::Outbox;
 use super::wire::{
     Decoder, Done, Ended, FromWorker, MAX_LOAD, Orders, Question, ToWorker, Used, WireError, Work,
     encode,
@@ -56,10 +57,12 @@ pub fn worker_main() -> ExitCode {
         .enable_all()
         .build();
     let served = runtime.map_err(ServeError::Connection).and_then(|runtime| {
-        let served = runtime.block_on(serve());
+        // On a thread of the runtime: what it starts runs there next, and
+        // need not wake another one.
+        let served = runtime.block_on(async { tokio::spawn(serve()).await });
         // A call that holds its thread is not waited for.
         runtime.shutdown_background();
-        served
+        served.map_err(io::Error::other)?
     });
     match served {
         Ok(()) => ExitCode::SUCCESS,
@@ -77,9 +80,11 @@ async fn serve() -> Result<(), ServeError> {
         pipe: pipe::Receiver::from_owned_fd(input)?,
         decoder: Decoder::new(MAX_LOAD),
     };
-    let (frames, queue) = mpsc::unbounded_channel();
-    tokio::spawn(write(pipe::Sender::from_owned_fd(output)?, queue));
-    let link = Arc::new(Link::new(frames));
+    let link = Arc::new(Link::new(pipe::Sender::from_owned_fd(output)?));
+    tokio::spawn({
+        let link = Arc::clone(&link);
+        async move { link.outbox.drive().await }
+    });
     let tier = PluginTier::start(Bounds::default())
         .map_err(|error| ServeError::Engine(with_sources(&error)))?;
     let engine = tier.identity();
@@ -212,26 +217,18 @@ impl Input {
     }
 }
 
-async fn write(mut pipe: pipe::Sender, mut queue: mpsc::UnboundedReceiver<Vec<u8>>) {
-    while let Some(frame) = queue.recv().await {
-        if pipe.write_all(&frame).await.is_err() {
-            return;
-        }
-    }
-}
-
 /// The way to the host, and who waits for its answers.
 struct Link {
-    frames: mpsc::UnboundedSender<Vec<u8>>,
+    outbox: Outbox,
     waiting: Mutex<HashMap<u64, oneshot::Sender<Result<Reply, Fault>>>>,
     next: AtomicU64,
     fetcher: Fetcher,
 }
 
 impl Link {
-    fn new(frames: mpsc::UnboundedSender<Vec<u8>>) -> Self {
+    fn new(output: pipe::Sender) -> Self {
         Self {
-            frames,
+            outbox: Outbox::new(output),
             waiting: Mutex::default(),
             next: AtomicU64::new(0),
             fetcher: Fetcher::new(),
@@ -241,7 +238,7 @@ impl Link {
     fn send(&self, message: &FromWorker) -> Result<(), ServeError> {
         let frame = encode(message)?;
         // A host that is gone is seen at the input.
-        let _ = self.frames.send(frame);
+        self.outbox.send(frame);
         Ok(())
     }
 

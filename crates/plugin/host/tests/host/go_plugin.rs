@@ -36,7 +36,6 @@ pub(crate) fn settings(tls: Tls) -> GoPluginSettings {
     GoPluginSettings {
         ready: PATIENCE,
         call: PATIENCE,
-        reads: vec!["echo".to_owned()],
         tls,
     }
 }
@@ -77,7 +76,7 @@ async fn a_plugin_of_hashicorps_library_runs_unchanged() {
         assert_eq!(tools.len(), 9);
         assert_eq!(
             (tools[0].name.as_str(), tools[0].effect),
-            ("echo", Effect::Reads)
+            ("echo", Effect::Acts)
         );
         assert_eq!(
             (tools[2].name.as_str(), tools[2].effect),

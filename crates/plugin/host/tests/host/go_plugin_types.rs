@@ -7,7 +7,8 @@ use fluffy_contract::Channel as _;
 use fluffy_contract::ModelProvider as _;
 use fluffy_contract::channel::{Outgoing, SendMessageError};
 use fluffy_contract::model::{
-    FaultKind, Message, ModelEvent, Opaque, Part, Role, StartTurnError, StopReason, Turn, Usage,
+    FaultKind, Message, ModelEvent, Opaque, Part, Retry, Role, StartTurnError, StopReason, Turn,
+    Usage,
 };
 use fluffy_plugin_host::Connection as _;
 use fluffy_plugin_host::go_plugin::{GoPlugin, PluginChannel, PluginProvider, Tls, start};
@@ -43,7 +44,7 @@ fn text(text: &str, opaque: Option<Opaque>) -> Part {
 }
 
 async fn ask(provider: &PluginProvider, parts: Vec<Part>) -> Vec<ModelEvent> {
-    let permit = permit("model.generate", Some("sample/parrot"));
+    let permit = permit("model.generate", Some("plugin:sample/parrot"));
     let mut stream = provider.start(permit, turn(parts)).await.unwrap();
     let mut events = Vec::new();
     while let Some(event) = stream.next().await {
@@ -56,7 +57,7 @@ async fn ask(provider: &PluginProvider, parts: Vec<Part>) -> Vec<ModelEvent> {
 async fn a_provider_answers_in_events_and_sees_again_only_what_is_its_own() {
     let kit = Kit::new(ALLOW_ALL).await;
     let plugin = double(&kit).await;
-    let provider = PluginProvider::new("sample", plugin.channel());
+    let provider = PluginProvider::new("sample", plugin.channel().unwrap());
     assert_eq!(provider.models().await.unwrap(), ["parrot"]);
     let opaque = |wire: &str| {
         Some(Opaque {
@@ -110,19 +111,32 @@ async fn a_provider_answers_in_events_and_sees_again_only_what_is_its_own() {
         };
         assert_eq!(fault.kind, kind, "{what}");
     }
-    let other = permit("fs.read", Some("/a"));
-    let refused = provider.start(other, turn(Vec::new())).await.err();
-    assert!(matches!(refused, Some(StartTurnError::WrongPermit { .. })));
+    for (action, resource) in [
+        ("fs.read", "/a"),
+        ("model.generate", "plugin:sample/other"),
+        ("model.generate", "plugin:other/parrot"),
+    ] {
+        let other = permit(action, Some(resource));
+        let refused = provider.start(other, turn(Vec::new())).await.err();
+        assert!(matches!(refused, Some(StartTurnError::WrongPermit { .. })));
+    }
     plugin.stop(GRACE).await;
     let events = ask(&provider, Vec::new()).await;
-    assert!(matches!(events.as_slice(), [ModelEvent::Error(_)]));
+    // As when the worker of a model ends in the middle of an answer.
+    let [ModelEvent::Error(fault)] = events.as_slice() else {
+        panic!("{events:?}");
+    };
+    assert_eq!(
+        (fault.kind, fault.retryable),
+        (FaultKind::Network, Retry::Later)
+    );
 }
 
 #[tokio::test]
 async fn a_channel_carries_what_is_said_both_ways_until_it_closes() {
     let kit = Kit::new(ALLOW_ALL).await;
     let plugin = double(&kit).await;
-    let channel = PluginChannel::new("sample", plugin.channel());
+    let channel = PluginChannel::new("sample", plugin.channel().unwrap());
     let (id, name) = channel.identity().await.unwrap();
     assert_eq!((id.as_str(), name.as_str()), ("f1", "fluffy"));
     let send = async |conversation: &str| {
@@ -130,8 +144,20 @@ async fn a_channel_carries_what_is_said_both_ways_until_it_closes() {
             conversation: conversation.to_owned(),
             text: "hello".to_owned(),
         };
-        channel.send(permit("log.write", None), message).await
+        let permit = permit("messages.send", Some("sample"));
+        channel.send(permit, message).await
     };
+    for other in [
+        permit("log.write", None),
+        permit("messages.send", Some("other")),
+    ] {
+        let message = Outgoing {
+            conversation: "home".to_owned(),
+            text: "hello".to_owned(),
+        };
+        let refused = channel.send(other, message).await;
+        assert!(matches!(refused, Err(SendMessageError::WrongPermit { .. })));
+    }
     for _ in 0..2 {
         send("home").await.unwrap();
         let heard = channel.receive().await.unwrap();

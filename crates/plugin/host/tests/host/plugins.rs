@@ -1,9 +1,10 @@
 //! Whole plugins: installed, started, called, crashed, reloaded, ended.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fluffy_contract::ToolSource;
@@ -20,17 +21,17 @@ use crate::kit::{ALLOW_ALL, Kit};
 
 const SERVER: &str = include_str!("mcp_server.py");
 
-struct Scene {
-    kit: Kit,
-    shelf: Shelf,
+pub(crate) struct Scene {
+    pub(crate) kit: Kit,
+    pub(crate) shelf: Shelf,
 }
 
 impl Scene {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         Self::under(ALLOW_ALL).await
     }
 
-    async fn under(rules: &str) -> Self {
+    pub(crate) async fn under(rules: &str) -> Self {
         let kit = Kit::new(rules).await;
         let shelf = Shelf::open(&kit.path("p")).unwrap();
         Self { kit, shelf }
@@ -71,14 +72,16 @@ impl Scene {
         source
     }
 
-    fn plugins(&self) -> Plugins {
+    pub(crate) fn plugins(&self) -> Plugins {
         Plugins::new(Ground {
             shelf: self.shelf.clone(),
             launcher: self.kit.launcher.clone(),
+            containers: Arc::new(Err("install Podman".to_owned())),
             host: self.kit.desk(&["*"]),
             ledger: self.kit.ledger.clone(),
             network: Arc::new(HostNetwork),
             workspace: Some(self.kit.path("project")),
+            allowed: Mutex::new(vec!["*".to_owned()]),
             person: "ann".to_owned(),
             version: Version::new(0, 1, 0),
             program: env!("CARGO_BIN_EXE_fluffy-plugin-worker").into(),
@@ -86,7 +89,7 @@ impl Scene {
     }
 
     /// Every state that a plugin was recorded in, in order.
-    fn states(&self, name: &str) -> Vec<String> {
+    pub(crate) fn states(&self, name: &str) -> Vec<String> {
         self.kit.ledger.flush_blocking().unwrap();
         let is = |event: &fluffy_ledger::Event| {
             event.event_type == "plugin.transition" && event.aggregate.id == name
@@ -115,7 +118,7 @@ fn runs(words: &str) -> String {
     )
 }
 
-async fn say(
+pub(crate) async fn say(
     source: &Arc<dyn ToolSource>,
     tool: &str,
     arguments: Value,
@@ -125,14 +128,14 @@ async fn say(
     Ok(output.content)
 }
 
-fn source_of(plugins: &Plugins, name: &str) -> Option<Arc<dyn ToolSource>> {
+pub(crate) fn source_of(plugins: &Plugins, name: &str) -> Option<Arc<dyn ToolSource>> {
     plugins
         .sources()
         .into_iter()
         .find(|source| source.name() == name)
 }
 
-async fn until(what: &str, is: impl Fn() -> bool) {
+pub(crate) async fn until(what: &str, is: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !is() {
         assert!(Instant::now() < end, "{what}");
@@ -326,6 +329,13 @@ async fn it_reads_the_granted_part_of_the_project_but_for_what_policy_keeps_unre
     for name in names {
         std::fs::write(scene.kit.path("project").join(name), "content").unwrap();
     }
+    // The same file under a name that no rule denies.
+    let link = |from: &str, to: &str| {
+        let below = |name: &str| scene.kit.path("project").join(name);
+        std::fs::hard_link(below(from), below(to)).unwrap();
+    };
+    link("docs/.env", "docs/alias.md");
+    link("other.md", "docs/another.md");
     let reads = "execution:
   tier: process
   command: [ python3, \"-u\", server.py, sessions ]
@@ -341,7 +351,13 @@ capabilities: [ \"fs.read./docs/*\" ]";
         say(&source, "peek", json!({"path": path})).await.unwrap()
     };
     assert_eq!(peek("docs/a.md").await, "content");
-    for name in ["docs/.env", "docs/private/b.md", "other.md"] {
+    for name in [
+        "docs/.env",
+        "docs/private/b.md",
+        "other.md",
+        "docs/alias.md",
+        "docs/another.md",
+    ] {
         assert_ne!(peek(name).await, "content", "{name}");
     }
 }
@@ -372,6 +388,27 @@ capabilities: [ \"fs.read./docs/*\" ]";
     let source = source_of(&plugins, "reader").unwrap();
     let peek = json!({"path": docs.join("secret")});
     assert_eq!(say(&source, "peek", peek).await.unwrap(), "content");
+}
+
+/// As after a start in a container of root's engine, which is gone now.
+#[tokio::test]
+async fn data_that_a_containers_user_owned_can_be_written_again() {
+    if rustix::process::geteuid().as_raw() != 0 {
+        return;
+    }
+    let scene = Scene::new().await;
+    scene.install("keeper", "1.0.0", &runs("sessions"), SERVER);
+    let data = scene.shelf.home("keeper").join("data");
+    std::fs::create_dir_all(data.join("deep")).unwrap();
+    std::fs::write(data.join("deep/file"), "").unwrap();
+    fluffy_sandbox::owner::give_away(&data, 1_000, 1_000).unwrap();
+    let plugins = scene.plugins();
+    plugins.refresh().await;
+    for name in ["", "deep", "deep/file"] {
+        let owner = std::fs::symlink_metadata(data.join(name)).unwrap().uid();
+        assert_eq!(owner, 0, "{name}");
+    }
+    plugins.stop_all().await;
 }
 
 /// Calls without a pause from several sides while it is reloaded again and
@@ -581,5 +618,64 @@ async fn a_module_is_installed_called_and_given_what_was_granted() {
             .unwrap_or_default()
             != "content"
     );
+    plugins.stop_all().await;
+}
+
+/// The four sets, each missing in turn, for a plugin that runs; and every
+/// decision in the ledger.
+#[tokio::test]
+async fn a_running_plugin_needs_all_four_sets() {
+    let scene = Scene::new().await;
+    let source = scene.kit.path("source-module");
+    std::fs::create_dir_all(&source).unwrap();
+    std::fs::write(source.join("plugin.wasm"), sample_plugin().unwrap()).unwrap();
+    let plugins = scene.plugins();
+    let all = ["*"].as_slice();
+    let mut allowed = 0;
+    for (declared, denied, workspace, user, works) in [
+        ("\"kv.*\"", "", all, all, true),
+        ("\"log.write\"", "", all, all, false),
+        ("\"kv.*\"", "\"kv.get.*\"", all, all, false),
+        ("\"kv.*\"", "", &["log.*", "fs.*"], all, false),
+        ("\"kv.*\"", "", &[], all, false),
+        ("\"kv.*\"", "", all, &["kv.set.*"], false),
+        ("\"kv.*\"", "", &["kv.get.*", "fs.*"], all, true),
+    ] {
+        let manifest = format!(
+            "name: module\nversion: 1.0.0\ntype: tool\nengine: \">=0.1\"\napi: 1\n\
+             capabilities: [ {declared} ]\ndeny_capabilities: [ {denied} ]\n\
+             execution: {{ tier: wasm, module: plugin.wasm, limits: {{ memory: 64MiB }} }}\n"
+        );
+        std::fs::write(source.join("plugin.yaml"), manifest).unwrap();
+        let examined = examine(&source).unwrap();
+        let user = user.iter().map(|text| (*text).to_owned()).collect();
+        let record = Record::new(&examined, user, "here");
+        let permitted = || permit("plugins.install", Some("module"));
+        let placed = scene.shelf.install(permitted(), &source, &record).unwrap();
+        plugins.allow(workspace.iter().map(|text| (*text).to_owned()).collect());
+        let tools = plugins.try_out(&placed).await.unwrap();
+        scene
+            .shelf
+            .pin_tools(permitted(), "module", &tools)
+            .unwrap();
+        plugins.refresh().await;
+        let source = source_of(&plugins, "module").unwrap();
+        let before = scene.kit.decisions("kv.get", "deny");
+        let said = say(&source, "ask", json!({"ask": "kv-get a"})).await;
+        let said = said.unwrap_or_else(|error| format!("{error:?}"));
+        let refused = said.contains("not permitted");
+        assert_eq!(!refused, works, "{declared} {denied} {workspace:?}: {said}");
+        allowed += usize::from(works);
+        let denials = scene.kit.decisions("kv.get", "deny") - before;
+        assert_eq!(denials, usize::from(!works));
+        assert_eq!(scene.kit.decisions("kv.get", "allow"), allowed);
+    }
+    // The same plugin, in a project that changes its mind while it runs.
+    plugins.allow(Vec::new());
+    plugins.refresh().await;
+    let source = source_of(&plugins, "module").unwrap();
+    let said = say(&source, "ask", json!({"ask": "kv-get a"})).await;
+    let said = said.unwrap_or_else(|error| format!("{error:?}"));
+    assert!(said.contains("not permitted"), "{said}");
     plugins.stop_all().await;
 }

@@ -19,7 +19,6 @@ fn settings() -> McpSettings {
         start_timeout: Duration::from_secs(120),
         call_timeout: Duration::from_secs(60),
         roots: Vec::new(),
-        only_reads: std::collections::BTreeSet::new(),
     }
 }
 

@@ -78,7 +78,7 @@ async fn a_component_is_a_tool_plugin() {
     let configured = json!({ "colour": "blue" });
     let services = kit
         .services(kit.desk(ALL))
-        .configured(configured.as_object().unwrap().clone());
+        .configured(configured.as_object().unwrap().clone(), None);
     let entry = entry(&kit, worker(), sample_plugin().unwrap());
     let plugin = start(entry, Arc::new(services), WasmOptions::default());
     let plugin = plugin.await.unwrap();

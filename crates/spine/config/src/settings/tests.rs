@@ -175,6 +175,7 @@ fn a_repository_brings_data_and_nothing_else() {
         "providers.openai.wrong = 1",
         "[network]\nallow = ['evil:443']",
         "plugins = ['evil']",
+        "[plugins.evil]\nallow = ['*']",
         "[rules]",
         "ledger.path = '/p/ledger'",
         "ledger.retention_days = 1",
@@ -234,6 +235,44 @@ fn a_repository_lowers_budgets_and_never_raises_them() {
 }
 
 #[test]
+fn a_repository_narrows_what_plugins_can_have_and_never_widens_it() {
+    let allowed = |users: &str, projects: &str| {
+        let mut sources = project(projects);
+        sources.user = user(users).user;
+        let settings = Settings::resolve(&sources);
+        settings.map(|settings| settings.values().plugins.allow.clone())
+    };
+    assert_eq!(allowed("", "").unwrap(), ["*"]);
+    let narrow = "plugins.allow = ['kv.*', 'fs.read./docs/*']";
+    assert_eq!(allowed("", narrow).unwrap(), ["kv.*", "fs.read./docs/*"]);
+    assert_eq!(allowed("", "plugins.allow = []").unwrap(), [""; 0]);
+    assert_eq!(
+        allowed(narrow, "plugins.allow = ['kv.get.*']").unwrap(),
+        ["kv.get.*"]
+    );
+    for wide in [
+        "*",
+        "kv.get.*', 'exec.*",
+        "fs.read./*",
+        "fs.*",
+        "net.connect.evil:443",
+    ] {
+        let wide = format!("plugins.allow = ['{wide}']");
+        let rejected = allowed(narrow, &wide).unwrap_err();
+        assert!(
+            matches!(rejected.problems[..], [Problem::ProjectRaises { .. }]),
+            "{wide}: {rejected:?}"
+        );
+        // The control: a person's own file may say it.
+        assert!(allowed(&wide, "").is_ok(), "{wide}");
+    }
+    for wrong in ["'kv.*'", "['kv..*']", "['']", "[1]", "{a = 1}"] {
+        let text = format!("plugins.allow = {wrong}");
+        assert!(allowed(&text, "").is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn a_review_counts_for_exactly_the_reviewed_bytes() {
     let text = "model = 'openai/x'\nbudget.turns = 500\n";
     let mut sources = project(text);
@@ -249,6 +288,21 @@ fn a_review_counts_for_exactly_the_reviewed_bytes() {
     ));
     review(&mut sources, "model = 'openai/y'\nbudget.turns = 500\n");
     assert_eq!(Settings::resolve(&sources).unwrap_err().problems.len(), 2);
+}
+
+#[test]
+fn who_may_speak_belongs_to_the_user() {
+    let text = "channels.senders = ['chat:ada']\nmodel = 'plugin:mine/one'\n";
+    let settings = Settings::resolve(&user(text)).unwrap();
+    assert_eq!(settings.values().channels.senders, ["chat:ada"]);
+    assert_eq!(settings.values().channels.approvers, Vec::<String>::new());
+    for text in ["ada", "chat:", ":ada", "Chat:ada", "chat:a b", "chat:ä"] {
+        let found = problems(&user(&format!("channels.senders = ['{text}']")));
+        assert!(
+            found.len() == 1 && found[0].contains("identities with their channel"),
+            "{text}: {found:?}"
+        );
+    }
 }
 
 #[test]

@@ -93,7 +93,8 @@ impl PostgresAddress {
     }
 
     /// The settings of a connection that calls itself `name`.
-    pub(super) fn config(&self, name: &str) -> Config {
+    #[must_use]
+    pub fn config(&self, name: &str) -> Config {
         let mut config = self.config.clone();
         config.application_name(name);
         config

@@ -15,7 +15,7 @@ use tokio_postgres::{AsyncMessage, Client, NoTls, Statement};
 use super::session::Link;
 
 /// How long an event of another process stays unseen if every hint is lost.
-const POLL: Duration = Duration::from_millis(250);
+const POLL: Duration = Duration::from_millis(200);
 /// No two hints come closer: a busy ledger gives one for many commits.
 const SPACING: Duration = Duration::from_millis(5);
 /// The shortest pause between two tries to reach the server …

@@ -62,6 +62,7 @@ fn command(events: usize) -> Command {
     Command {
         prepared: (0..events).map(draft).collect(),
         expected: Vec::new(),
+        after: None,
         durability: Durability::Operational,
         ticket: None,
         verdict: Verdict::Waiting,

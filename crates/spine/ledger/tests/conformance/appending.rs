@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Barrier;
 use std::thread;
 
+use fluffy_base::Timestamp;
 use fluffy_ledger::{Aggregate, AppendError, Batch, Domain, DraftError, Ledger};
 use fluffy_test_kit::wait_for;
 use serde_json::json;
@@ -79,6 +80,77 @@ pub(crate) fn a_batch_is_all_or_nothing(place: &impl Place) {
     assert_eq!(ledger.version(Domain::Agent, &session("b")).unwrap(), 0);
     append_many(&ledger, "b", 1);
     assert_eq!(read_chain(&ledger).len(), 3);
+}
+
+pub(crate) fn a_batch_follows_the_head_it_names(place: &impl Place) {
+    let (ledger, other) = (place.open(), place.open());
+    let genesis = ledger.genesis().hash();
+    let after = |seq, hash| Batch::from(draft("a", seq)).expecting_head(seq, hash);
+    let first = ledger.append_blocking(after(0, genesis)).unwrap();
+    let moved = |result: Result<_, AppendError>, expected, current| match result {
+        Err(AppendError::HeadMoved {
+            expected: named,
+            current: found,
+            epoch: 1,
+        }) => assert_eq!((named, found), (expected, current)),
+        other => panic!("{other:?}"),
+    };
+    moved(ledger.append_blocking(after(0, genesis)), 0, 1);
+    moved(other.append_blocking(after(1, genesis)), 1, 1);
+    // Whoever appended last takes a shorter way, and the other has been there
+    // meanwhile.
+    let second = ledger.append_blocking(after(1, first.hash)).unwrap();
+    let third = ledger.append_blocking(after(2, second.hash)).unwrap();
+    other.append_blocking(draft("b", 0)).unwrap();
+    moved(ledger.append_blocking(after(3, third.hash)), 3, 4);
+    assert_eq!(read_chain(&ledger).len(), 4);
+    // One that names no head is not held to any.
+    ledger.append_blocking(draft("a", 9)).unwrap();
+}
+
+pub(crate) fn who_expects_the_head_decides_on_all_of_it(place: &impl Place) {
+    const WRITERS: u64 = 4;
+    const LAST: u64 = 60;
+    // Everyone writes the number after the last one it has read.
+    let handles: Vec<Ledger> = (0..WRITERS).map(|_| place.open()).collect();
+    thread::scope(|scope| {
+        for handle in &handles {
+            scope.spawn(move || {
+                let (mut seq, mut hash) = (0, handle.genesis().hash());
+                while seq < LAST {
+                    let batch = Batch::from(draft("a", seq + 1)).expecting_head(seq, hash);
+                    match handle.append_blocking(batch) {
+                        Ok(done) => (seq, hash) = (done.last_seq, done.hash),
+                        Err(AppendError::HeadMoved { .. }) => {
+                            let events = handle.read(seq + 1, 100).unwrap();
+                            let last = events.last().unwrap();
+                            (seq, hash) = (last.seq, last.hash);
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+        }
+    });
+    for event in read_chain(&handles[0]) {
+        assert_eq!(event.payload.value().unwrap(), json!({"number": event.seq}));
+    }
+}
+
+pub(crate) fn a_draft_foresees_its_event(place: &impl Place) {
+    let ledger = place.open();
+    append_many(&ledger, "a", 2);
+    let mut next = draft("a", 7).decided_by(1).caused_by(2);
+    let mut foreseen = next.foresee(3, 3, Timestamp::from_micros(5)).unwrap();
+    ledger.append_blocking(next).unwrap();
+    let event = ledger.read(3, 1).unwrap().remove(0);
+    (foreseen.prev_hash, foreseen.hash) = (event.prev_hash, event.hash);
+    assert_eq!(foreseen, event);
+    assert!(
+        draft("", 0)
+            .foresee(4, 1, Timestamp::from_micros(5))
+            .is_err()
+    );
 }
 
 pub(crate) fn concurrent_writers_leave_no_gap(place: &impl Place) {

@@ -93,7 +93,12 @@ impl When {
     fn holds(&self, request: &Request, if_absent: bool) -> bool {
         let context = &request.context;
         let is_path = |text: &&String| text.starts_with(['/', '@']);
-        let path = request.resource.as_ref().filter(is_path);
+        let object = (request.action == "env.deploy" && context.tenant.is_some())
+            .then(|| request.resource.as_ref().map(|text| format!("/{text}")))
+            .flatten();
+        let path = object
+            .as_ref()
+            .or(request.resource.as_ref().filter(is_path));
         let host = match request.action.as_str() {
             "net.connect" => request
                 .resource
@@ -456,6 +461,7 @@ pub(crate) fn requests() -> impl Strategy<Value = Request> {
     ]);
     let target = prop_oneof![
         4 => (prop::sample::select(vec!["fs.write", "fs.read", "plugin.ab.run"]), path).prop_map(|(action, path)| (action, Some(path))),
+        1 => prop::sample::select(vec!["a", "a/b", "b/a/a", "ab/b"]).prop_map(|object| ("env.deploy", Some(object))),
         1 => prop::sample::select(vec!["x.com:443", "y.x.com:443", "a.y.x.com:80", "z.org:1", "zx.com:1"]).prop_map(|host| ("net.connect", Some(host))),
         1 => prop::sample::select(vec!["git.log", "plugin.ab.other", "plugin.cd.run"]).prop_map(|action| (action, None)),
     ];

@@ -78,6 +78,18 @@ impl ChildInput {
             InputEnd::Terminal(terminal) => write_terminal(terminal, bytes).await,
         }
     }
+
+    /// The pipe itself, for whoever writes when there is room.
+    ///
+    /// # Errors
+    /// When it is a terminal, or closed.
+    pub fn into_pipe(self) -> io::Result<pipe::Sender> {
+        match self.0 {
+            InputEnd::Pipe(Some(input)) => Ok(input),
+            InputEnd::Pipe(None) => Err(io::ErrorKind::BrokenPipe.into()),
+            InputEnd::Terminal(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
 }
 
 impl ChildHandle {

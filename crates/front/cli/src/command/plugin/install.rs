@@ -5,26 +5,25 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::sync::Arc;
 
 use fluffy_contract::tool::ForeignTool;
-use fluffy_egress::HostNetwork;
 use fluffy_plugin_core::identity::{Change, changes};
+use fluffy_plugin_core::manifest::Kind;
+use fluffy_plugin_host::go_plugin::resource;
+use fluffy_plugin_host::plugins::{LaunchError, Plugins};
 use fluffy_plugin_host::shelf::{Examined, Placed, Record, Shelf, examine};
 use fluffy_policy::Context;
-use fluffy_policy::capability::Pattern;
 use fluffy_report::{ExitCode, Report};
-use fluffy_sandbox::client::{Journal, LauncherCommand, LauncherHandle};
 use serde_json::json;
 
-use super::{changed, examined, look, shelf};
+use super::bench::{check_grant, granted};
+use super::host::{Host, runtime};
+use super::{Source, changed, config, examined, look, shelf, skills};
 use crate::command::gate::{Desk, Yes};
 use crate::command::ledger::OpenLedger;
-use crate::command::policy::apply::prompt;
-use crate::command::sandbox::ground;
+use crate::command::person::prompt;
 use crate::command::{Outcome, ledger};
-use crate::failure::{self, Failure};
-use crate::kernel::plugins::{Standing, open};
+use crate::failure::Failure;
 use crate::session::{Here, Session};
 
 /// Why it does not run before its tools were seen.
@@ -33,14 +32,17 @@ const UNSEEN: &str = "its tools were not looked at yet; install it again";
 /// How many differences are shown.
 const MAX_CHANGES: usize = 40;
 
-/// Installs the plugin in a folder.
-pub(super) fn run(session: &Session, folder: &Path, grant: &[String], yes: Yes) -> Outcome {
+/// Installs the plugin in a folder or an archive.
+pub(super) fn run(session: &Session, path: &Path, grant: &[String], yes: Yes) -> Outcome {
     let here = session.here()?;
     let shelf = shelf(here)?;
-    let found = examine(folder).map_err(|error| examined(&error))?;
+    let source = Source::open(&shelf, path)?;
+    let found = examine(&source.folder).map_err(|error| examined(&error))?;
     check_grant(grant)?;
     let name = found.manifest.name.clone();
+    let skills = skills::of(&source.folder, &found)?;
     review(session, &shelf, &found, grant)?;
+    skills::show(session, &skills)?;
     agree(session, yes, "Install it? [y/N] ")?;
     let opened = ledger::open(session, here)?;
     let install = Install {
@@ -49,8 +51,9 @@ pub(super) fn run(session: &Session, folder: &Path, grant: &[String], yes: Yes) 
         opened: &opened,
         shelf: &shelf,
         name: &name,
+        path,
     };
-    let tools = install.whole(folder, &found, grant, yes);
+    let tools = install.whole(&source.folder, &found, grant, yes);
     ledger::close(session, opened)?;
     let tools = tools?;
     if session.json() {
@@ -60,7 +63,12 @@ pub(super) fn run(session: &Session, folder: &Path, grant: &[String], yes: Yes) 
             .printer
             .json(&json!({"installed": name, "digest": digest, "tools": names}))?;
     } else {
-        let next = "Its tools are there for the next session.";
+        let next = match found.manifest.kind {
+            Kind::Skill => "The model is told of it in the next session.",
+            Kind::Provider => "It answers in the next session that asks for its models.",
+            Kind::Channel => "`fluffy channel run` carries a session through it.",
+            Kind::Tool => "Its tools are there for the next session.",
+        };
         session
             .printer
             .data(&format!("`{name}` is installed. {next}"))?;
@@ -74,6 +82,8 @@ struct Install<'a> {
     opened: &'a OpenLedger,
     shelf: &'a Shelf,
     name: &'a str,
+    /// Where it comes from, as the person said.
+    path: &'a Path,
 }
 
 impl Install<'_> {
@@ -85,11 +95,8 @@ impl Install<'_> {
         yes: Yes,
     ) -> Result<Vec<ForeignTool>, Failure> {
         let desk = Desk::open(self.here, self.opened)?;
-        let granted = match grant {
-            [] => vec!["*".to_owned()],
-            some => some.to_vec(),
-        };
-        let mut record = Record::new(found, granted, &folder.display().to_string());
+        let source = self.path.display().to_string();
+        let mut record = Record::new(found, granted(grant), &source);
         record.disabled = Some(UNSEEN.to_owned());
         let permit = || {
             let request = desk.request("plugins.install", Some(self.name), &Context::default());
@@ -98,62 +105,91 @@ impl Install<'_> {
         };
         let placed = self.shelf.install(permit()?.permit, folder, &record);
         let placed = placed.map_err(|error| changed(&error))?;
-        let tools = match &placed.manifest.execution {
-            Some(_) => self.try_out(&desk, &placed)?,
-            None => Vec::new(),
+        self.check_settings(&placed)?;
+        let tools = match placed.manifest.kind {
+            // The person has seen all there is to it.
+            Kind::Skill => skills::tools(&placed)?,
+            Kind::Tool => {
+                let tools = self.try_out(&desk, async |plugins| plugins.try_out(&placed).await)?;
+                if !tools.is_empty() {
+                    show_tools(self.session, &tools)?;
+                    agree(self.session, yes, "Offer these tools to the model? [y/N] ")?;
+                }
+                tools
+            }
+            Kind::Provider => {
+                let models =
+                    self.try_out(&desk, async |plugins| plugins.try_models(&placed).await)?;
+                self.show_models(&models)?;
+                Vec::new()
+            }
+            Kind::Channel => {
+                self.try_out(&desk, async |plugins| plugins.try_out(&placed).await)?;
+                Vec::new()
+            }
         };
-        if !tools.is_empty() {
-            show_tools(self.session, &tools)?;
-            agree(self.session, yes, "Offer these tools to the model? [y/N] ")?;
-        }
         let pinned = self.shelf.pin_tools(permit()?.permit, self.name, &tools);
         pinned.map_err(|error| changed(&error))?;
         Ok(tools)
     }
 
+    /// What does not start without settings has to wait for them.
+    fn check_settings(&self, placed: &Placed) -> Result<(), Failure> {
+        let set = self.shelf.settings(self.name);
+        let set = set.map_err(|error| config::unusable(&error, self.name))?;
+        let missing = config::missing(placed, &set);
+        if missing.is_empty() {
+            let usable = set.resolved(&placed.manifest);
+            return usable
+                .map(drop)
+                .map_err(|error| config::unusable(&error, self.name));
+        }
+        let source = &placed.record.source;
+        let steps = missing.iter().map(|how| format!("`{how}`"));
+        let steps: Vec<String> = steps
+            .chain([format!("`fluffy plugin install {source}` again")])
+            .collect();
+        let what = format!("`{}` is copied and does not run yet", self.name);
+        Err(Report::new(ExitCode::Failure, what)
+            .why("it needs settings that nobody has given it")
+            .fix(steps.join(", then "))
+            .into())
+    }
+
     /// Starts it once, in its sandbox, with no project.
-    fn try_out(&self, desk: &Desk, placed: &Placed) -> Result<Vec<ForeignTool>, Failure> {
-        let internal =
-            |error: &dyn std::error::Error| Failure::of(ExitCode::Internal, error, "run it again");
-        let engine = fluffy_sandbox::probe::Report::probe()
-            .best()
-            .ok_or_else(|| {
-                Report::new(
-                    ExitCode::Failure,
-                    "plugins cannot be isolated on this machine",
-                )
-                .why("no engine of the process tier works here")
-                .fix("`fluffy doctor` says what is missing")
-            })?;
-        let folder = self.session.folder()?;
-        let policy = desk.gate.policy();
-        let settings = ground::for_plugins(self.here, policy.engine.templates(), engine, &folder);
-        let actor = fluffy_ledger::Actor::system("plugin-host");
-        let journal = Journal::new(Arc::new(self.opened.ledger.clone()), actor);
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .map_err(|error| failure::no_threads(&error))?;
-        let command = LauncherCommand::own().map_err(|error| internal(&error))?;
+    fn try_out<T>(
+        &self,
+        desk: &Desk,
+        look: impl AsyncFnOnce(&Plugins) -> Result<T, LaunchError>,
+    ) -> Result<T, Failure> {
+        let host = Host {
+            session: self.session,
+            here: self.here,
+            opened: self.opened,
+            desk,
+        };
+        let runtime = runtime()?;
         let tried = runtime.block_on(async {
-            let launcher = LauncherHandle::start(&command, settings, journal).await;
-            let launcher = launcher.map_err(|error| internal(&error))?;
-            let plugins = open(Standing {
-                folder: &self.here.paths.plugins_dir,
-                project: None,
-                launcher,
-                gate: Arc::clone(&desk.gate),
-                ledger: self.opened.ledger.clone(),
-                network: Arc::new(HostNetwork),
-            })?;
-            plugins.try_out(placed).await.map_err(|error| {
+            let plugins = host.open(&self.here.paths.plugins_dir, None).await?;
+            look(&plugins).await.map_err(|error| {
                 let fix = format!("`fluffy plugin logs {}` shows what it said", self.name);
                 Failure::of(ExitCode::Failure, &error, &fix)
             })
         });
         runtime.shutdown_background();
         tried
+    }
+
+    /// Says how its models are asked for.
+    fn show_models(&self, models: &[String]) -> Result<(), Failure> {
+        if self.session.json() {
+            return Ok(());
+        }
+        let mut text = "\nIts models, as --model takes them:\n".to_owned();
+        for model in models {
+            let _ = writeln!(text, "  {}", resource(self.name, model));
+        }
+        Ok(self.session.printer.data(text.trim_end())?)
     }
 }
 
@@ -223,16 +259,6 @@ fn agree(session: &Session, yes: Yes, question: &str) -> Result<(), Failure> {
         Some(_) => Err(refused("the answer was not yes").into()),
         None => Err(refused("there is no terminal to ask in").into()),
     }
-}
-
-fn check_grant(grant: &[String]) -> Result<(), Failure> {
-    for text in grant {
-        Pattern::parse(text).map_err(|error| {
-            let fix = "write a capability such as `kv.*` or `net.connect.example.com:443`";
-            Failure::of(ExitCode::Usage, &error, fix)
-        })?;
-    }
-    Ok(())
 }
 
 fn in_words(change: &Change) -> String {

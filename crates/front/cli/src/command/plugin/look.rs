@@ -11,7 +11,7 @@ use fluffy_plugin_host::shelf::{Found, Record, examine};
 use fluffy_report::{Cell, Column, ExitCode, Table, Tone};
 use serde_json::json;
 
-use super::{examined, shelf};
+use super::{Source, examined, shelf};
 use crate::command::Outcome;
 use crate::failure::Failure;
 use crate::session::Session;
@@ -73,6 +73,49 @@ pub(super) fn list(session: &Session, which: Which) -> Outcome {
     Ok(ExitCode::Success)
 }
 
+/// Lists what comes with the product.
+pub(super) fn built_in(session: &Session) -> Outcome {
+    let manifests = crate::built_in::manifests().map_err(|error| {
+        let fix = "please report this: the manifests are our own";
+        Failure::of(ExitCode::Internal, &error, fix)
+    })?;
+    if session.json() {
+        let listed: Vec<_> = manifests.iter().map(of_built_in).collect();
+        session.printer.json(&json!({"built_in": listed}))?;
+        return Ok(ExitCode::Success);
+    }
+    let names = ["TOOL", "EFFECT", "WHAT IT DOES"];
+    let mut table = Table::new(names.map(Column::new));
+    for manifest in &manifests {
+        for tool in &manifest.tools {
+            table.row([
+                Cell::new(format!("{}.{}", manifest.name, tool.name)),
+                Cell::new(tool.effect.as_str()),
+                Cell::new(tool.summary.as_str()),
+            ]);
+        }
+    }
+    session.printer.table(&table)?;
+    Ok(ExitCode::Success)
+}
+
+fn of_built_in(manifest: &Manifest) -> serde_json::Value {
+    let tools = manifest.tools.iter().map(|tool| {
+        json!({
+            "name": format!("{}.{}", manifest.name, tool.name),
+            "effect": tool.effect.as_str(),
+            "summary": tool.summary,
+        })
+    });
+    let tools: Vec<_> = tools.collect();
+    let mut listed = json(manifest, None);
+    if let Some(fields) = listed.as_object_mut() {
+        fields.remove("record");
+        fields.insert("tools".to_owned(), tools.into());
+    }
+    listed
+}
+
 /// A plugin as it is listed.
 struct Row {
     name: String,
@@ -120,10 +163,12 @@ fn row(found: &Found) -> Row {
 /// Shows one plugin, installed or in a folder.
 pub(super) fn inspect(session: &Session, plugin: &str) -> Outcome {
     let here = session.here()?;
-    let is_folder = plugin.contains('/') || Path::new(plugin).join("plugin.yaml").exists();
-    let (manifest, record) = match is_folder {
+    // No plugin has a name like one.
+    let is_path = plugin.contains(['/', '.']) || Path::new(plugin).join("plugin.yaml").exists();
+    let (manifest, record) = match is_path {
         true => {
-            let found = examine(Path::new(plugin)).map_err(|error| examined(&error))?;
+            let source = Source::open(&shelf(here)?, Path::new(plugin))?;
+            let found = examine(&source.folder).map_err(|error| examined(&error))?;
             (found.manifest, None)
         }
         false => {

@@ -1,6 +1,5 @@
 //! `fluffy policy apply`: tried, answered by a person, pinned by hash.
 
-use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::Path;
 
 use fluffy_gate::{Bundle, Gate, Proposal};
@@ -9,6 +8,7 @@ use fluffy_report::{ExitCode, Report};
 use serde_json::json;
 
 use super::{clock, diff, places, read, read_proposal};
+use crate::command::person::prompt;
 use crate::command::{Outcome, ledger, person};
 use crate::failure::{self, Failure};
 use crate::session::{Here, Session};
@@ -134,19 +134,6 @@ fn ask(session: &Session, proposal: &Proposal, answers: &Answers) -> Result<Answ
             .fix("run it in a terminal, or pass --yes after looking at the differences"),
         ),
     })
-}
-
-/// Asks in the terminal; nothing if there is none.
-pub(crate) fn prompt(session: &Session, question: &str) -> Result<Option<String>, Failure> {
-    if session.json() || !io::stdin().is_terminal() {
-        return Ok(None);
-    }
-    session.printer.raw(question.as_bytes())?;
-    // The question is on standard output, which may wait for a new line.
-    let _ = io::stdout().flush();
-    let mut line = String::new();
-    let read = io::stdin().lock().read_line(&mut line);
-    Ok(read.ok().map(|_| line.trim().to_owned()))
 }
 
 /// The person at this terminal, asking to change this project's policy.

@@ -18,6 +18,8 @@ pub(super) struct Configured {
     pub(super) providers: BTreeMap<String, selection::ProviderConfig>,
     pub(super) overrides: Overrides,
     pub(super) limits: Limits,
+    /// What plugins can have here at most.
+    pub(super) plugins: Vec<String>,
 }
 
 impl Maker {
@@ -34,6 +36,7 @@ impl Maker {
             providers: values.providers.iter().map(provider).collect(),
             overrides: overrides(&values.tests),
             limits: limits(&values.budget),
+            plugins: values.plugins.allow.clone(),
         })
     }
 }

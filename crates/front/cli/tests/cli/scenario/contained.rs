@@ -12,6 +12,7 @@ use serde_json::json;
 
 use super::family::lines;
 use super::languages::JAVASCRIPT;
+use super::plugged::{fluffy, read, write_plugin};
 use super::stage::{PATIENCE, Stage};
 use super::{is_done, script};
 
@@ -149,4 +150,42 @@ fn a_session_goes_on_where_it_began_and_nowhere_else() {
     stage.rests();
     assert_eq!(containers(&stage, kind), Vec::<String>::new());
     stage.ends();
+}
+
+/// A plugin of a third party runs in a container as soon as there is an engine;
+/// a session calls it there like any other.
+#[test]
+fn a_session_calls_a_plugin_in_its_container() {
+    let kind = EngineKind::Docker;
+    let notes = [
+        ("docs/a.md", "the note"),
+        ("docs/.env", "KEY=1"),
+        ("private.md", "mine"),
+    ];
+    let Some(stage) = stage(kind, &[JAVASCRIPT.files, &notes].concat()) else {
+        return;
+    };
+    let folder = write_plugin(&stage, "Reads a note.");
+    let (code, said) = fluffy(&stage, &["plugin", "install", &folder, "--yes"]);
+    assert_eq!(code, 0, "{said}");
+    let played = stage.play(vec![
+        read(&stage, "docs/a.md"),
+        read(&stage, "docs/.env"),
+        read(&stage, "private.md"),
+        Reply::text("done"),
+    ]);
+    let told = &played.told;
+    assert!(told.len() >= 3, "{}", played.transcript);
+    assert!(told[0].contains("the note"), "{told:?}");
+    assert!(
+        !told[1].contains("KEY=1") && !told[2].contains("mine"),
+        "{told:?}"
+    );
+    let (_, log) = fluffy(&stage, &["plugin", "logs", "notes"]);
+    assert_eq!(log.matches("it runs in tier container").count(), 2, "{log}");
+    stage.rests();
+    wait_for("no container is left", PATIENCE, || {
+        containers(&stage, kind).is_empty().then_some(())
+    })
+    .unwrap();
 }

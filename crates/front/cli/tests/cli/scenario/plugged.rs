@@ -66,8 +66,8 @@ fn stage() -> Stage {
     stage
 }
 
-/// Writes the plugin and runs `fluffy plugin …` from the project.
-fn fluffy(stage: &Stage, words: &[&str]) -> (i32, String) {
+/// Runs `fluffy …` from the project.
+pub(super) fn fluffy(stage: &Stage, words: &[&str]) -> (i32, String) {
     let done = stage.site.context.run(words).unwrap();
     (
         done.code.unwrap(),
@@ -75,7 +75,7 @@ fn fluffy(stage: &Stage, words: &[&str]) -> (i32, String) {
     )
 }
 
-fn write_plugin(stage: &Stage, about: &str) -> String {
+pub(super) fn write_plugin(stage: &Stage, about: &str) -> String {
     let folder = stage.site.context.home().join("notes");
     std::fs::create_dir_all(&folder).unwrap();
     for (name, text) in [
@@ -88,7 +88,7 @@ fn write_plugin(stage: &Stage, about: &str) -> String {
     folder.to_str().unwrap().to_owned()
 }
 
-fn read(stage: &Stage, path: &str) -> Reply {
+pub(super) fn read(stage: &Stage, path: &str) -> Reply {
     Reply::call("plugin.notes.read", json!({"path": stage.file(path)}))
 }
 
@@ -157,6 +157,18 @@ fn an_installed_plugins_tools_are_there_for_the_next_session() {
     assert_eq!(fluffy(&stage, &["plugin", "enable", "notes", "--yes"]).0, 0);
     let again = stage.play(vec![read(&stage, "docs/a.md"), Reply::text("done")]);
     assert!(again.told[0].contains("the note"), "{:?}", again.told);
+
+    // A project that lets plugins have less, while the kernel runs.
+    std::fs::create_dir_all(stage.file(".fluffy")).unwrap();
+    let allowed = "plugins.allow = [\"kv.*\"]\n";
+    std::fs::write(stage.file(".fluffy/config.toml"), allowed).unwrap();
+    let narrowed = stage.play(vec![read(&stage, "docs/a.md"), Reply::text("done")]);
+    assert!(
+        !narrowed.told[0].contains("the note"),
+        "{:?}",
+        narrowed.told
+    );
+    std::fs::remove_file(stage.file(".fluffy/config.toml")).unwrap();
 
     let (_, shown) = fluffy(&stage, &["plugin", "inspect", "notes"]);
     assert!(shown.contains("tools     read, write"), "{shown}");
