@@ -13,6 +13,7 @@ mod container;
 mod figure;
 mod ipc;
 mod ledger;
+mod planner;
 mod plugin;
 mod policy;
 mod process;
@@ -92,4 +93,5 @@ const AREAS: &[(&str, Measure)] = &[
     ("sandbox", sandbox::run),
     ("agent", agent::run),
     ("plugin", plugin::run),
+    ("planner", planner::run),
 ];

@@ -11,6 +11,7 @@ mod egress;
 mod ipc;
 mod layer;
 mod ledger;
+mod platform;
 mod plugin;
 mod policy;
 mod text;
@@ -75,6 +76,18 @@ pub const TARGETS: &[Target] = &[
         run: base::ids,
     },
     Target {
+        name: "image_document",
+        run: platform::image_document,
+    },
+    Target {
+        name: "image_reference",
+        run: platform::image_reference,
+    },
+    Target {
+        name: "manifest",
+        run: platform::manifest,
+    },
+    Target {
         name: "model_stream",
         run: agent::model_stream,
     },
@@ -117,6 +130,10 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "source_parts",
         run: agent::source_parts,
+    },
+    Target {
+        name: "tar",
+        run: platform::tar,
     },
     Target {
         name: "terminal",

@@ -1,0 +1,122 @@
+//! What operators of the platform do: views, the ledger, keys, moved disks.
+//!
+//! Data only. Next: `crate::operation`.
+
+use fluffy_base::Timestamp;
+use fluffy_base::id::NodeId;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Asks to build views anew.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rebuild {
+    /// Which; all if absent.
+    #[schemars(length(min = 1, max = 64))]
+    pub view: Option<String>,
+    /// Where the events come from.
+    pub from: RebuildFrom,
+}
+
+/// Where a rebuild takes events from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RebuildFrom {
+    /// From the ledger.
+    #[default]
+    Ledger,
+    /// From archived segments alone.
+    Archive,
+}
+
+/// A range of events; everything if empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct EventRange {
+    /// The first.
+    #[schemars(range(min = 1))]
+    pub first_seq: Option<u64>,
+    /// The last.
+    #[schemars(range(min = 1))]
+    pub last_seq: Option<u64>,
+}
+
+/// Asks to check the ledger.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Verify {
+    /// The first event.
+    #[schemars(range(min = 1))]
+    pub first_seq: Option<u64>,
+    /// The last event.
+    #[schemars(range(min = 1))]
+    pub last_seq: Option<u64>,
+    /// Whether archived segments are read too.
+    pub archive: bool,
+}
+
+/// The master keys.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Keys {
+    /// The key that new secrets are sealed with.
+    pub current_key_id: Option<String>,
+    /// Every key.
+    pub keys: Vec<MasterKey>,
+}
+
+/// One master key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MasterKey {
+    /// Which.
+    pub id: String,
+    /// Where it stands.
+    #[schemars(extend("enum" = ["current", "previous", "retired"]))]
+    pub status: String,
+    /// Whether this server has it.
+    pub available: bool,
+    /// Secret versions that are sealed with it.
+    pub versions: u64,
+    /// Since when it is there.
+    pub introduced_at: Timestamp,
+}
+
+/// Asks to seal secrets with another key.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rewrap {
+    /// The key that is left; all but the current one if absent.
+    #[schemars(length(min = 1, max = 64))]
+    pub from: Option<String>,
+}
+
+/// Says that a volume's disk is now in another node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RehomeVolume {
+    /// The node that has the disk.
+    pub node_id: NodeId,
+}
+
+/// How far each view is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Projections {
+    /// The last event of the ledger.
+    pub head_seq: u64,
+    /// The epoch of the ledger.
+    pub epoch: u64,
+    /// Each view.
+    pub items: Vec<Projection>,
+}
+
+/// How far one view is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Projection {
+    /// Which.
+    pub name: String,
+    /// The last event in it.
+    pub applied_seq: u64,
+    /// How late it is.
+    pub lag_milliseconds: u64,
+    /// Its state as a hash.
+    pub digest: Option<String>,
+}

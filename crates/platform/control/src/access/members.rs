@@ -1,0 +1,159 @@
+//! Members: asked in, given another role, taken out.
+//!
+//! Nobody gives a role that has more than they hold, and nobody changes
+//! somebody who holds more than they. An org keeps at least one owner. Every
+//! invited person is a principal of their own: an address proves nothing.
+
+use std::time::Duration;
+
+use fluffy_api::types::{AddMember, RoleName, UpdateMember};
+use fluffy_base::id::{MemberId, TokenId, UserId};
+use fluffy_policy::role::Role;
+
+use super::authorize::{covers, role_patterns};
+use super::{Desk, Member, tokens};
+use crate::call::{Change, Fact, Subject};
+use crate::event::{
+    GrantRemoved, OrgMemberAdded, OrgMemberRemoved, OrgMemberRoleUpdated, TokenIssued,
+};
+use crate::operations::not_found;
+use crate::refusal::Refusal;
+use crate::state::Owner;
+
+/// How long an invite is good.
+pub(super) const INVITE: Duration = Duration::from_secs(24 * 3600);
+
+pub(super) fn add(desk: &Desk<'_>) -> Result<Change, Refusal> {
+    let body: AddMember = desk.body()?;
+    let credential = desk.request.credential()?;
+    let invite: TokenId = credential.id(0)?;
+    let email_hash = credential.email_hash.clone().unwrap_or_default();
+    super::check_length("email", &body.email, 3..=254)?;
+    let role = role_of(body.role);
+    let owner = desk.owner()?;
+    check_covers(desk, role, &owner)?;
+    let mut members = desk.state.access.members.values();
+    let known = members.any(|one| one.owner == owner && one.email_hash == email_hash);
+    if known && !email_hash.is_empty() {
+        let why = "somebody with this address is in the organisation already";
+        return Err(Refusal::new("conflict", why, "change that member instead"));
+    }
+    let member = MemberId::from_bits(desk.mint());
+    let principal = UserId::from_bits(desk.mint()).to_string();
+    let added = OrgMemberAdded {
+        principal_id: principal.clone(),
+        role: role.name().to_owned(),
+        email_hash,
+    };
+    Ok(Change {
+        facts: vec![
+            Fact::new(member, added.into()),
+            Fact::new(invite, invitation(&principal, desk).into()),
+        ],
+        subject: Subject::of("org_member", member),
+        status: 201,
+    })
+}
+
+fn invitation(principal: &str, desk: &Desk<'_>) -> TokenIssued {
+    TokenIssued {
+        kind: "invite".to_owned(),
+        principal_id: principal.to_owned(),
+        expires_at: desk.call.now.after(INVITE),
+        ceiling: None,
+        family: None,
+        on_behalf_of: None,
+    }
+}
+
+pub(super) fn update(desk: &Desk<'_>) -> Result<Change, Refusal> {
+    let body: UpdateMember = desk.body()?;
+    let (id, member) = find(desk)?;
+    let role = role_of(body.role);
+    check_covers(desk, role, &member.owner)?;
+    check_held(desk, member)?;
+    if role != Role::Owner {
+        check_not_last(desk, id)?;
+    }
+    let change = OrgMemberRoleUpdated {
+        old_role: member.role.clone(),
+        new_role: role.name().to_owned(),
+    };
+    Ok(Change {
+        facts: vec![Fact::new(id, change.into())],
+        subject: Subject::of("org_member", id),
+        status: 200,
+    })
+}
+
+/// With a person go their grants in the org and the tokens issued there.
+pub(super) fn remove(desk: &Desk<'_>) -> Result<Change, Refusal> {
+    let (id, member) = find(desk)?;
+    check_held(desk, member)?;
+    check_not_last(desk, id)?;
+    let mut facts = vec![Fact::new(id, OrgMemberRemoved {}.into())];
+    facts.extend(left_behind(desk, &member.principal)?);
+    Ok(super::gone(facts, id))
+}
+
+/// What ends in an org when a principal leaves it.
+pub(super) fn left_behind(desk: &Desk<'_>, principal: &str) -> Result<Vec<Fact>, Refusal> {
+    let org = desk.org()?;
+    let access = &desk.state.access;
+    let grants = access.grants_of(principal);
+    let grants = grants.filter(|(_, grant)| grant.org == org);
+    let mut facts: Vec<Fact> = grants
+        .map(|(id, _)| Fact::new(id, GrantRemoved {}.into()))
+        .collect();
+    let good = access.tokens.iter().filter(|(_, token)| {
+        token.principal == principal && token.org == Some(org) && token.revoked.is_none()
+    });
+    facts.extend(good.map(|(id, _)| tokens::revoked(*id, "principal_removed")));
+    Ok(facts)
+}
+
+fn find<'a>(desk: &'a Desk<'_>) -> Result<(MemberId, &'a Member), Refusal> {
+    let id = desk.leaf()?;
+    let member = desk.state.access.members.get(&id).ok_or_else(not_found)?;
+    Ok((id, member))
+}
+
+/// The caller must hold everything that the role has there.
+fn check_covers(desk: &Desk<'_>, role: Role, owner: &Owner) -> Result<(), Refusal> {
+    let wanted = role_patterns(desk.state, role, owner);
+    let who = &desk.authorized.who;
+    match covers(desk.state, desk.call.now, who, desk.org()?, &wanted) {
+        true => Ok(()),
+        false => Err(super::exceeds(&format!("the role `{role}`"))),
+    }
+}
+
+/// The caller must hold everything that the member has by role.
+fn check_held(desk: &Desk<'_>, member: &Member) -> Result<(), Refusal> {
+    match member.role() {
+        Some(role) => check_covers(desk, role, &member.owner),
+        None => Ok(()),
+    }
+}
+
+fn check_not_last(desk: &Desk<'_>, id: MemberId) -> Result<(), Refusal> {
+    let mut owners = desk.state.access.owners(desk.org()?);
+    match (owners.next(), owners.next()) {
+        (Some((only, _)), None) if only == id => Err(Refusal::new(
+            "last_owner",
+            "this is the only owner of the organisation",
+            "make somebody else an owner first",
+        )),
+        _ => Ok(()),
+    }
+}
+
+const fn role_of(name: RoleName) -> Role {
+    match name {
+        RoleName::Viewer => Role::Viewer,
+        RoleName::Developer => Role::Developer,
+        RoleName::Operator => Role::Operator,
+        RoleName::Admin => Role::Admin,
+        RoleName::Owner => Role::Owner,
+    }
+}

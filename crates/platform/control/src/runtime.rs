@@ -1,0 +1,160 @@
+//! What runs, where, and what is wanted: orgs, apps, envs, releases, instances, nodes.
+//!
+//! [`Runtime`] is folded from events by `fold` and nothing else; the planner's
+//! own model is a part of it and kept in step. `write` decides what principals
+//! ask for, `steps` what the planner wants, `notice` what nodes and loops say;
+//! `read` shows it. Start with `record` for what there is.
+
+pub(crate) mod fold;
+pub mod ipam;
+pub mod notice;
+pub mod quota;
+mod read;
+pub mod record;
+pub mod routing;
+pub mod spec;
+pub mod steps;
+pub mod write;
+
+use std::collections::BTreeMap;
+
+use fluffy_base::id::{
+    AppId, AttachmentId, DeployId, DrainId, EnrollmentTokenId, EnvId, ExecSessionId, InstanceId,
+    NodeId, OrgId, ProjectId, ReleaseId, RestoreId, RouteId, SecretBundleId, VolumeId,
+    VolumeSnapshotId,
+};
+use fluffy_base::{Digest, Timestamp};
+use fluffy_ledger::Event;
+use fluffy_planner::model::{self as planner, GroupId};
+use serde::{Deserialize, Serialize};
+
+use crate::event::Body;
+use crate::state::{State, digest};
+
+pub use notice::Notice;
+pub(crate) use notice::notice;
+pub(crate) use read::{answer, read};
+pub(crate) use write::write;
+
+/// What runs, where, and what is wanted.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Runtime {
+    /// What the planner sees; everything in it is nowhere else.
+    pub plan: planner::State,
+    /// The cluster as a whole.
+    pub cluster: record::Cluster,
+    /// Addresses.
+    pub ipam: ipam::Ipam,
+    /// The tenants.
+    pub orgs: BTreeMap<OrgId, record::Org>,
+    /// Labels that group apps.
+    pub projects: BTreeMap<ProjectId, record::Project>,
+    /// The apps.
+    pub apps: BTreeMap<AppId, record::App>,
+    /// The envs, also while they are being cleared away.
+    pub envs: BTreeMap<EnvId, record::Env>,
+    /// The releases.
+    pub releases: BTreeMap<ReleaseId, record::Release>,
+    /// The deploys, final ones as long as they are kept.
+    pub deploys: BTreeMap<DeployId, record::Deploy>,
+    /// What is shown of groups.
+    pub groups: BTreeMap<GroupId, record::GroupNotes>,
+    /// The instances that are not collected.
+    pub instances: BTreeMap<InstanceId, record::Instance>,
+    /// The nodes, those included that are out for good.
+    pub nodes: BTreeMap<NodeId, record::Node>,
+    /// Emptyings of nodes.
+    pub drains: BTreeMap<DrainId, record::DrainRecord>,
+    /// Permissions to join.
+    pub enrollment_tokens: BTreeMap<EnrollmentTokenId, record::EnrollmentToken>,
+    /// The routes.
+    pub routes: BTreeMap<RouteId, record::Route>,
+    /// The secrets of envs.
+    pub bundles: BTreeMap<SecretBundleId, record::SecretBundle>,
+    /// The volumes.
+    pub volumes: BTreeMap<VolumeId, record::Volume>,
+    /// The volumes of process types.
+    pub attachments: BTreeMap<AttachmentId, record::Attachment>,
+    /// Backups.
+    pub snapshots: BTreeMap<VolumeSnapshotId, record::Snapshot>,
+    /// Volumes made from backups.
+    pub restores: BTreeMap<RestoreId, record::Restore>,
+    /// Commands run in instances.
+    pub execs: BTreeMap<ExecSessionId, record::ExecSession>,
+    /// Names of what is gone, each until it can be taken again.
+    pub reserved: BTreeMap<String, Timestamp>,
+    /// What is over and kept for a while.
+    pub finished: record::Finished,
+    /// The last event that changed what edges do.
+    pub routing_seq: u64,
+    /// When the last event happened.
+    pub heard_at: Option<Timestamp>,
+}
+
+impl Runtime {
+    /// Folds one event in; those that do not concern it change nothing.
+    ///
+    /// Says whether the aggregate is gone and nothing will be asked of it.
+    pub(crate) fn apply(&mut self, event: &Event, body: &Body) -> bool {
+        fold::apply(self, event, body);
+        matches!(body, Body::InstanceCollected(_))
+    }
+
+    /// The digests of what is shown of this part, by the name of the view.
+    pub(crate) fn digests(&self) -> Vec<(&'static str, Digest)> {
+        let desired: Vec<_> = self.envs.values().map(|env| &env.desired).collect();
+        let scale: Vec<_> = self.envs.values().map(|env| &env.scales).collect();
+        let plan = &self.plan;
+        vec![
+            ("projects", digest(&(&self.projects, &self.reserved))),
+            ("apps", digest(&self.apps)),
+            ("envs", digest(&(&self.envs, &plan.envs))),
+            ("releases", digest(&self.releases)),
+            ("secret_bundles", digest(&(&self.bundles, &self.cluster))),
+            ("deploys", digest(&(&self.deploys, &plan.deploys))),
+            ("env_desired_releases", digest(&desired)),
+            ("env_scale", digest(&scale)),
+            ("routes", digest(&(&self.routes, self.routing_seq))),
+            ("volumes", digest(&(&self.volumes, &plan.volumes))),
+            ("attachments", digest(&self.attachments)),
+            ("snapshots", digest(&self.snapshots)),
+            ("restores", digest(&self.restores)),
+            ("instances", digest(&(&self.instances, &plan.instances))),
+            ("groups", digest(&(&self.groups, &plan.groups))),
+            ("nodes", digest(&(&self.nodes, &plan.nodes, &self.drains))),
+            ("enrollment_tokens", digest(&self.enrollment_tokens)),
+            ("ipam", digest(&self.ipam)),
+            ("exec_sessions", digest(&(&self.execs, &self.finished))),
+            ("org_usage", digest(&(&self.orgs, &plan.orgs))),
+        ]
+    }
+
+    /// What the planner sees, where edges have applied the routing up to here.
+    ///
+    /// None means that there is no edge to wait for.
+    #[must_use]
+    pub fn planner_input(&self, edges: Option<u64>) -> planner::State {
+        let mut plan = self.plan.clone();
+        let Some(applied) = edges else {
+            return plan;
+        };
+        for (id, instance) in &mut plan.instances {
+            let left = self.instances.get(id).and_then(|it| it.left_at);
+            let (env, process) = (instance.group.env, &*instance.group.process);
+            let mut routes = self.routes.values();
+            instance.routed = left.is_none_or(|left| applied < left)
+                && routes.any(|it| it.env == env && it.backend_process == process);
+        }
+        plan
+    }
+}
+
+/// The limits of an org, by dimension.
+pub(crate) fn limits(state: &State, org: OrgId) -> BTreeMap<String, u64> {
+    let all = quota::Dimension::ALL.iter();
+    let limits = all.map(|dimension| {
+        let limit = state.runtime.limit(org, *dimension).min(quota::UNLIMITED);
+        (dimension.as_str().to_owned(), limit)
+    });
+    limits.collect()
+}

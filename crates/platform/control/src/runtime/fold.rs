@@ -1,0 +1,83 @@
+//! The fold: what each event changes.
+//!
+//! Depends on the event and the state before it, and on nothing else: no clock,
+//! no chance. Believes every event, because whoever appended it checked it;
+//! what it cannot place changes nothing. Next: `tenancy`, then the others.
+
+mod instances;
+mod network;
+mod nodes;
+mod rollout;
+mod storage;
+mod tenancy;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::str::FromStr;
+
+use fluffy_base::Timestamp;
+use fluffy_base::id::{AppId, EnvId, OrgId};
+use fluffy_ledger::Event;
+
+use super::Runtime;
+use crate::event::Body;
+
+/// How many ended things of a kind are kept, beside those that are not over.
+const KEPT: usize = 1000;
+
+/// Folds one event in.
+pub(super) fn apply(runtime: &mut Runtime, event: &Event, body: &Body) {
+    let at = At { event };
+    runtime.heard_at = Some(event.occurred_at);
+    tenancy::apply(runtime, &at, body);
+    rollout::apply(runtime, &at, body);
+    instances::apply(runtime, &at, body);
+    nodes::apply(runtime, &at, body);
+    network::apply(runtime, &at, body);
+    storage::apply(runtime, &at, body);
+}
+
+/// Where and when an event happened.
+struct At<'a> {
+    event: &'a Event,
+}
+
+impl At<'_> {
+    /// The aggregate, if its id is of this kind.
+    fn id<T: FromStr>(&self) -> Option<T> {
+        self.event.aggregate.id.parse().ok()
+    }
+
+    fn org(&self) -> Option<OrgId> {
+        self.event.scope.org_id.as_deref()?.parse().ok()
+    }
+
+    fn app(&self) -> Option<AppId> {
+        self.event.scope.app_id.as_deref()?.parse().ok()
+    }
+
+    fn env(&self) -> Option<EnvId> {
+        self.event.scope.env_id.as_deref()?.parse().ok()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.event.occurred_at
+    }
+
+    fn seq(&self) -> u64 {
+        self.event.seq
+    }
+
+    fn actor(&self) -> String {
+        self.event.actor.id.clone()
+    }
+}
+
+/// Keeps what has ended, and drops the oldest of too many.
+fn keep<K: Copy + Ord, V>(map: &mut BTreeMap<K, V>, ended: &mut VecDeque<K>, id: K) {
+    ended.push_back(id);
+    if ended.len() > KEPT
+        && let Some(oldest) = ended.pop_front()
+    {
+        map.remove(&oldest);
+    }
+}

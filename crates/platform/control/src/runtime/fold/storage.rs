@@ -1,0 +1,156 @@
+//! Volumes: who mounts them, their backups, and what is made from those.
+
+use fluffy_base::id::VolumeId;
+use fluffy_planner::lifecycle::{JobState, VolumeState};
+use fluffy_planner::model as planner;
+
+use super::{At, keep, nodes};
+use crate::event::{Body, VolumeCreated};
+use crate::runtime::record::{Attachment, Restore, Snapshot, Volume};
+use crate::runtime::{Runtime, spec};
+
+pub(super) fn apply(runtime: &mut Runtime, at: &At<'_>, body: &Body) {
+    let _ = volume(runtime, at, body);
+    let _ = attachment(runtime, at, body);
+    let _ = job(runtime, at, body);
+}
+
+fn volume(runtime: &mut Runtime, at: &At<'_>, body: &Body) -> Option<()> {
+    let id: VolumeId = at.id()?;
+    match body {
+        Body::VolumeCreated(it) => created(runtime, at, (id, it))?,
+        Body::VolumeUpdated(it) => {
+            runtime.volumes.get_mut(&id)?.backup_enabled = it.backup_enabled;
+        }
+        Body::VolumeStateChanged(it) => {
+            let volume = runtime.volumes.get_mut(&id)?;
+            let state = VolumeState::parse(&it.state)?;
+            volume.reason.clone_from(&it.reason);
+            volume.instance = match state {
+                VolumeState::Attaching | VolumeState::InUse => it.instance_id.or(volume.instance),
+                VolumeState::Available | VolumeState::Error => None,
+                _ => volume.instance,
+            };
+            runtime.plan.volumes.get_mut(&id)?.state = state;
+        }
+        Body::VolumeRehomed(it) => {
+            runtime.plan.volumes.get_mut(&id)?.home = it.new_node_id;
+            nodes::disk(runtime, it.old_node_id);
+            nodes::disk(runtime, it.new_node_id);
+        }
+        Body::VolumeDeleted(_) => {
+            runtime.volumes.remove(&id)?;
+            let plan = runtime.plan.volumes.remove(&id)?;
+            nodes::disk(runtime, plan.home);
+        }
+        _ => {}
+    }
+    Some(())
+}
+
+fn created(runtime: &mut Runtime, at: &At<'_>, (id, it): (VolumeId, &VolumeCreated)) -> Option<()> {
+    let volume = Volume {
+        org: at.org()?,
+        name: it.name.clone(),
+        size: it.size_bytes,
+        filesystem: it.filesystem.clone(),
+        backup_enabled: it.backup_enabled,
+        snapshot: it.snapshot_id,
+        reason: None,
+        instance: None,
+        last_backup_at: None,
+    };
+    runtime.volumes.insert(id, volume);
+    let plan = planner::Volume {
+        home: it.home_node_id,
+        state: VolumeState::Creating,
+    };
+    runtime.plan.volumes.insert(id, plan);
+    nodes::disk(runtime, it.home_node_id);
+    Some(())
+}
+
+fn attachment(runtime: &mut Runtime, at: &At<'_>, body: &Body) -> Option<()> {
+    match body {
+        Body::VolumeAttachmentCreated(it) => {
+            let env = at.env()?;
+            let attachment = Attachment {
+                org: at.org()?,
+                app: at.app()?,
+                env,
+                volume: it.volume_id,
+                process: it.process.clone(),
+                mount_path: it.mount_path.clone(),
+                read_only: it.read_only,
+            };
+            runtime.attachments.insert(at.id()?, attachment);
+            spec::refresh(runtime, env, &it.process, at.seq());
+        }
+        Body::VolumeAttachmentDeleted(_) => {
+            let gone = runtime.attachments.remove(&at.id()?)?;
+            spec::refresh(runtime, gone.env, &gone.process, at.seq());
+        }
+        _ => {}
+    }
+    Some(())
+}
+
+fn job(runtime: &mut Runtime, at: &At<'_>, body: &Body) -> Option<()> {
+    match body {
+        Body::SnapshotCreated(it) => {
+            let volume = runtime.volumes.get(&it.volume_id)?;
+            let snapshot = Snapshot {
+                org: volume.org,
+                volume: it.volume_id,
+                volume_size: volume.size,
+                node: it.source_node_id,
+                state: JobState::Queued,
+                consistency: None,
+                size: None,
+                failed_reason: None,
+                note: it.note.clone(),
+            };
+            runtime.snapshots.insert(at.id()?, snapshot);
+        }
+        Body::SnapshotStatusChanged(it) => {
+            let snapshot = runtime.snapshots.get_mut(&at.id()?)?;
+            snapshot.state = JobState::parse(&it.status)?;
+            if let Some(consistency) = &it.consistency {
+                snapshot.consistency = Some(consistency.clone());
+            }
+            snapshot.size = it.size_bytes.or(snapshot.size);
+            snapshot.failed_reason.clone_from(&it.failed_reason);
+            if snapshot.state == JobState::Succeeded {
+                let volume = runtime.volumes.get_mut(&snapshot.volume)?;
+                volume.last_backup_at = Some(at.now());
+            }
+        }
+        Body::SnapshotDeleted(_) => {
+            runtime.snapshots.remove(&at.id()?);
+        }
+        Body::RestoreJobCreated(it) => {
+            let volume = runtime.plan.volumes.get(&it.new_volume_id)?;
+            let restore = Restore {
+                org: at.org()?,
+                snapshot: it.snapshot_id,
+                source: it.source_volume_id,
+                volume: it.new_volume_id,
+                node: volume.home,
+                state: JobState::Queued,
+                failed_reason: None,
+            };
+            runtime.restores.insert(at.id()?, restore);
+        }
+        Body::RestoreJobStatusChanged(it) => {
+            let id = at.id()?;
+            let restore = runtime.restores.get_mut(&id)?;
+            restore.state = JobState::parse(&it.status)?;
+            restore.failed_reason.clone_from(&it.failed_reason);
+            if restore.state.is_final() {
+                keep(&mut runtime.restores, &mut runtime.finished.restores, id);
+            }
+        }
+        _ => {}
+    }
+    Some(())
+}

@@ -1,0 +1,368 @@
+//! What nodes, edges and loops say: facts only where something changed.
+//!
+//! A report can come twice, late or out of order, and from a node that lies
+//! about others; none of that may bring a state that no table lists. Time comes
+//! with the call. Next: `reports` for instances, `liveness` for nodes.
+
+mod exec;
+mod joining;
+mod liveness;
+mod material;
+mod reports;
+mod routes;
+mod upkeep;
+
+use std::collections::BTreeMap;
+
+use fluffy_base::Timestamp;
+use fluffy_base::id::{
+    BootId, EnrollmentTokenId, ExecSessionId, InstanceId, MasterKeyId, NodeId, RestoreId, RouteId,
+    SecretVersionId, VolumeId, VolumeSnapshotId,
+};
+use fluffy_planner::action::Step;
+use fluffy_planner::lifecycle::InstanceStatus;
+
+use super::steps;
+use crate::call::{Call, Fact, Outcome, Subject, Written};
+use crate::event::{
+    LeaderAcquired, MasterKeyIntroduced, MasterKeyRetired, MasterKeyRewrapped, NodeDriver,
+};
+use crate::refusal::Refusal;
+use crate::state::State;
+
+/// What happens to what runs without a request from outside.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Notice {
+    /// What the planner wants.
+    Step(Step),
+    /// What a node says of its instances.
+    Reports {
+        /// Which node, as its certificate says.
+        node: NodeId,
+        /// What it says, in order.
+        reports: Vec<Report>,
+    },
+    /// What a node says of a volume.
+    Volume {
+        /// Which node.
+        node: NodeId,
+        /// Which volume.
+        volume: VolumeId,
+        /// What became of it.
+        report: VolumeReport,
+    },
+    /// What a node says of a snapshot.
+    Snapshot {
+        /// Which node.
+        node: NodeId,
+        /// Which snapshot.
+        snapshot: VolumeSnapshotId,
+        /// How far it is.
+        report: JobReport,
+    },
+    /// What a node says of a restore.
+    Restore {
+        /// Which node.
+        node: NodeId,
+        /// Which restore.
+        restore: RestoreId,
+        /// How far it is.
+        report: JobReport,
+    },
+    /// How nodes are, as the loop that watches heartbeats sees it.
+    Liveness(BTreeMap<NodeId, Vital>),
+    /// What a node has.
+    Capacity {
+        /// Which node.
+        node: NodeId,
+        /// Processor cores.
+        cpu_cores: u64,
+        /// Bytes of memory.
+        memory_bytes: u64,
+        /// Bytes of disk.
+        disk_bytes: u64,
+    },
+    /// A machine joins with a token whose hash matched.
+    Enroll(Box<Enrolment>),
+    /// An enrolment failed in a way that spends its token.
+    EnrollmentSpent {
+        /// Which token.
+        token: EnrollmentTokenId,
+        /// Why.
+        outcome: String,
+    },
+    /// A node was heard over its own certificate.
+    Confirm {
+        /// Which node.
+        node: NodeId,
+    },
+    /// A node has a new certificate.
+    CertificateRotated {
+        /// Which node.
+        node: NodeId,
+        /// Of the certificate.
+        fingerprint: String,
+    },
+    /// A node asks for the secrets of an instance.
+    MaterialFetched {
+        /// Which node.
+        node: NodeId,
+        /// For which instance.
+        instance: InstanceId,
+        /// As which of its bindings.
+        generation: u64,
+        /// Which version.
+        version: SecretVersionId,
+    },
+    /// A client opened an exec session.
+    ExecConnected {
+        /// Which session.
+        session: ExecSessionId,
+        /// Where the client's address is kept.
+        pii_ref: Option<String>,
+    },
+    /// An exec session is over.
+    ExecEnded {
+        /// Which session.
+        session: ExecSessionId,
+        /// By what.
+        end_reason: String,
+        /// How the command ended.
+        exit_code: Option<i64>,
+        /// Bytes from the client.
+        bytes_in: u64,
+        /// Bytes to the client.
+        bytes_out: u64,
+    },
+    /// What every live edge has applied, to move routes on.
+    Routes {
+        /// The lowest routing that all have; none without an edge.
+        applied: Option<u64>,
+    },
+    /// A backend took or refused the PROXY header.
+    RouteProbed {
+        /// Which route.
+        route: RouteId,
+        /// Whether it refused.
+        rejected: bool,
+    },
+    /// Time has passed: sessions end, ranges are freed, releases retire.
+    Upkeep,
+    /// A replica leads a loop from now on.
+    LeaderAcquired {
+        /// Which loop.
+        lease: String,
+        /// Which replica.
+        replica_id: String,
+    },
+    /// The operator's public addresses.
+    Ipv4Pool(Vec<String>),
+    /// A master key is used from now on; said again, it changes nothing.
+    KeyIntroduced(MasterKeyId),
+    /// Data keys were sealed with another master key.
+    KeyRewrapped {
+        /// The key before.
+        from: MasterKeyId,
+        /// The key now.
+        to: MasterKeyId,
+        /// How many.
+        count: u64,
+    },
+    /// A master key is used no more.
+    KeyRetired(MasterKeyId),
+}
+
+/// What a node says of an instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// Which.
+    pub instance: InstanceId,
+    /// Where it stands.
+    pub status: InstanceStatus,
+    /// Its current start.
+    pub boot: Option<BootId>,
+    /// Why it failed.
+    pub reason_code: Option<String>,
+    /// More about that.
+    pub reason_detail: Option<String>,
+    /// How its command ended.
+    pub exit_code: Option<i64>,
+    /// How long the start took.
+    pub boot_ms: Option<u64>,
+    /// How many changes were left out before this one.
+    pub flap_count: Option<u64>,
+    /// When the node saw it.
+    pub reported_at: Timestamp,
+}
+
+/// What a node says of a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VolumeReport {
+    /// It is made.
+    Provisioned,
+    /// It could not be made, or is damaged.
+    Failed(String),
+    /// Nothing of it is left.
+    Removed,
+}
+
+/// How far a snapshot or a restore is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JobReport {
+    /// It has begun.
+    Running,
+    /// It is done.
+    Succeeded {
+        /// How large it is.
+        size_bytes: Option<u64>,
+        /// How consistent it is.
+        consistency: Option<String>,
+    },
+    /// It came to nothing.
+    Failed(String),
+}
+
+/// How a node is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Vital {
+    /// For how long nothing was heard of it.
+    pub silent: std::time::Duration,
+    /// How full its disk is, in hundredths.
+    pub disk_percent: u8,
+    /// Whether other nodes do not reach it.
+    pub unreachable: bool,
+    /// Whether it has said that it knows the current plan.
+    pub acknowledged: bool,
+}
+
+/// A machine that joins.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Enrolment {
+    /// The id that it gets.
+    pub node: NodeId,
+    /// The token that it showed.
+    pub token: EnrollmentTokenId,
+    /// Its key in the overlay.
+    pub wireguard_public_key: String,
+    /// Where others reach it.
+    pub endpoint: String,
+    /// Of the certificate that it gets.
+    pub cert_fingerprint: String,
+    /// Its processors.
+    pub arch: String,
+    /// What it can run instances with.
+    pub drivers: Vec<NodeDriver>,
+    /// What its operator calls it.
+    pub labels: BTreeMap<String, String>,
+    /// What it runs.
+    pub agent_version: String,
+}
+
+/// Decides what happens without a request from outside.
+pub(crate) fn notice(state: &State, call: &Call<'_>, notice: &Notice) -> Written {
+    let decided = match notice {
+        Notice::Step(step) => steps::step(state, call, step).map(Said::facts),
+        Notice::Reports { node, reports } => reports::instances(state, call, *node, reports),
+        Notice::Volume {
+            node,
+            volume,
+            report,
+        } => reports::volume(state, *node, *volume, report),
+        Notice::Snapshot {
+            node,
+            snapshot,
+            report,
+        } => reports::snapshot(state, *node, *snapshot, report),
+        Notice::Restore {
+            node,
+            restore,
+            report,
+        } => reports::restore(state, *node, *restore, report),
+        Notice::Liveness(vitals) => Ok(liveness::watch(state, call, vitals)),
+        Notice::Capacity { .. } => joining::capacity(state, notice),
+        Notice::Enroll(enrolment) => joining::enroll(state, call, enrolment),
+        Notice::EnrollmentSpent { token, outcome } => joining::spent(state, *token, outcome),
+        Notice::Confirm { node } => joining::confirm(state, *node),
+        Notice::CertificateRotated { node, fingerprint } => {
+            joining::certificate(state, *node, fingerprint)
+        }
+        // What is refused is recorded too.
+        Notice::MaterialFetched { .. } => return material::fetched(state, notice),
+        Notice::ExecConnected { session, pii_ref } => {
+            exec::connected(state, call, *session, pii_ref.as_deref())
+        }
+        Notice::ExecEnded { .. } => exec::ended(state, notice),
+        Notice::Routes { applied } => Ok(routes::settle(state, call, *applied)),
+        Notice::RouteProbed { route, rejected } => Ok(routes::probed(state, *route, *rejected)),
+        Notice::Upkeep => Ok(upkeep::upkeep(state, call)),
+        Notice::LeaderAcquired { lease, replica_id } => Ok(leader(state, lease, replica_id)),
+        Notice::Ipv4Pool(ranges) => upkeep::pool(state, ranges),
+        Notice::KeyIntroduced(key) if state.runtime.cluster.keys.contains_key(key) => {
+            Ok(Said::default())
+        }
+        Notice::KeyIntroduced(key) => {
+            let introduced = MasterKeyIntroduced {
+                master_key_id: *key,
+                by: call.caller.actor.id.clone(),
+            };
+            Ok(Said::facts(vec![Fact::new(key, introduced.into())]))
+        }
+        Notice::KeyRewrapped { from, to, count } => {
+            let rewrapped = MasterKeyRewrapped {
+                from: *from,
+                to: *to,
+                count: *count,
+            };
+            Ok(Said::facts(vec![Fact::new(from, rewrapped.into())]))
+        }
+        Notice::KeyRetired(key) => {
+            let retired = MasterKeyRetired {
+                master_key_id: *key,
+                by: call.caller.actor.id.clone(),
+            };
+            Ok(Said::facts(vec![Fact::new(key, retired.into())]))
+        }
+    };
+    match decided {
+        Err(refusal) => Written::refused(refusal),
+        Ok(said) => Written {
+            facts: said.facts,
+            outcome: Outcome::Done {
+                status: 200,
+                subject: said.subject,
+            },
+        },
+    }
+}
+
+/// What a notice leads to.
+#[derive(Default)]
+struct Said {
+    facts: Vec<Fact>,
+    subject: Subject,
+}
+
+impl Said {
+    fn facts(facts: Vec<Fact>) -> Self {
+        Self {
+            facts,
+            subject: Subject::default(),
+        }
+    }
+}
+
+type Noticed = Result<Said, Refusal>;
+
+/// Whoever led before may append nothing from now on.
+fn leader(state: &State, lease: &str, replica_id: &str) -> Said {
+    let before = state.leases.get(lease).copied().unwrap_or_default();
+    let acquired = LeaderAcquired {
+        lease: lease.to_owned(),
+        epoch: before + 1,
+        replica_id: replica_id.to_owned(),
+    };
+    Said {
+        facts: vec![Fact::new(lease, acquired.into())],
+        subject: Subject::of("lease", lease).with("epoch", before + 1),
+    }
+}

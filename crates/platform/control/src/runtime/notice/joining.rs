@@ -1,0 +1,152 @@
+//! How machines become nodes, and what they say they have.
+
+use fluffy_base::id::{EnrollmentTokenId, NodeId};
+use fluffy_planner::lifecycle::{Cause, NodeState};
+
+use super::reports::counts;
+use super::{Enrolment, Notice, Noticed, Said};
+use crate::call::{Call, Fact, Subject};
+use crate::event::{
+    EnrollmentTokenConsumed, NodeCapacityUpdated, NodeCertRotated, NodeEnrolled, NodeStateChanged,
+};
+use crate::refusal::Refusal;
+use crate::runtime::spec;
+use crate::runtime::write::{missing, transition};
+use crate::state::State;
+
+/// A token that can still be used.
+fn usable(state: &State, token: EnrollmentTokenId) -> Result<(), Refusal> {
+    let token = state.runtime.enrollment_tokens.get(&token);
+    let token = token.ok_or_else(|| missing("enrolment token"))?;
+    match &token.ended {
+        None => Ok(()),
+        Some(ended) => {
+            let why = format!("the token is {ended}");
+            Err(Refusal::new("forbidden", why, "ask for a new token"))
+        }
+    }
+}
+
+/// Malformed facts and expiry spend nothing; a key or id that was here before
+/// spends the token, and that is recorded.
+pub(super) fn enroll(state: &State, call: &Call<'_>, it: &Enrolment) -> Noticed {
+    usable(state, it.token)?;
+    let runtime = &state.runtime;
+    let token = runtime.enrollment_tokens.get(&it.token);
+    if token.is_some_and(|token| token.expires_at <= call.now) {
+        let why = "the token has expired";
+        return Err(Refusal::new("forbidden", why, "ask for a new token"));
+    }
+    let known = |text: &str| spec::driver(text).is_some();
+    if spec::arch(&it.arch).is_none() || !it.drivers.iter().any(|it| known(&it.driver)) {
+        let why = "the machine has no processor or driver that is known";
+        return Err(Refusal::new(
+            "invalid_argument",
+            why,
+            "fluffy doctor --role node",
+        ));
+    }
+    let twice = runtime.nodes.contains_key(&it.node)
+        || runtime
+            .nodes
+            .values()
+            .any(|node| node.wireguard_public_key == it.wireguard_public_key);
+    if twice {
+        let mut said = consumed(it.token, "duplicate", None);
+        said.subject = Subject::of("refused", "duplicate");
+        return Ok(said);
+    }
+    let Some(address) = runtime.ipam.node(call.now) else {
+        let why = "no range of addresses is left for a node";
+        return Err(Refusal::new(
+            "ipam_unavailable",
+            why,
+            "remove nodes, or wait",
+        ));
+    };
+    let enrolled = NodeEnrolled {
+        wireguard_public_key: it.wireguard_public_key.clone(),
+        endpoint: it.endpoint.clone(),
+        cert_fingerprint: it.cert_fingerprint.clone(),
+        overlay_ipv6: address.to_string(),
+        arch: it.arch.clone(),
+        drivers: it.drivers.clone(),
+        labels: it.labels.clone(),
+        agent_version: it.agent_version.clone(),
+        token_id: it.token,
+    };
+    let mut said = consumed(it.token, "enrolled", Some(it.node));
+    said.facts.push(Fact::new(it.node, enrolled.into()));
+    said.subject = Subject::of("node", it.node);
+    Ok(said)
+}
+
+fn consumed(token: EnrollmentTokenId, outcome: &str, node_id: Option<NodeId>) -> Said {
+    let consumed = EnrollmentTokenConsumed {
+        outcome: outcome.to_owned(),
+        node_id,
+    };
+    Said::facts(vec![Fact::new(token, consumed.into())])
+}
+
+pub(super) fn spent(state: &State, token: EnrollmentTokenId, outcome: &str) -> Noticed {
+    usable(state, token)?;
+    Ok(consumed(token, outcome, None))
+}
+
+pub(super) fn confirm(state: &State, id: NodeId) -> Noticed {
+    let node = state.runtime.plan.nodes.get(&id);
+    let node = node.ok_or_else(|| missing("node"))?;
+    if node.state == NodeState::Active {
+        return Ok(Said::default());
+    }
+    NodeState::can(Some(node.state), NodeState::Active, Cause::Node).map_err(transition)?;
+    let active = NodeStateChanged {
+        state: NodeState::Active.to_string(),
+        reason: None,
+        leave_stateful: None,
+        deadline: None,
+        drain_id: None,
+    };
+    Ok(Said::facts(vec![Fact::new(id, active.into())]))
+}
+
+pub(super) fn certificate(state: &State, node: NodeId, fingerprint: &str) -> Noticed {
+    counts(state, node)?;
+    let rotated = NodeCertRotated {
+        fingerprint: fingerprint.to_owned(),
+    };
+    Ok(Said::facts(vec![Fact::new(node, rotated.into())]))
+}
+
+/// What a node has, where that changed.
+pub(super) fn capacity(state: &State, notice: &Notice) -> Noticed {
+    let Notice::Capacity {
+        node,
+        cpu_cores,
+        memory_bytes,
+        disk_bytes,
+    } = notice
+    else {
+        return Ok(Said::default());
+    };
+    counts(state, *node)?;
+    let plan = state.runtime.plan.nodes.get(node);
+    let record = state.runtime.nodes.get(node);
+    let same = plan.zip(record).is_some_and(|(plan, record)| {
+        record.measured
+            && record.disk == *disk_bytes
+            && plan.capacity.cores == *cpu_cores
+            && plan.capacity.memory == *memory_bytes
+    });
+    if same {
+        return Ok(Said::default());
+    }
+    let updated = NodeCapacityUpdated {
+        cpu_cores: *cpu_cores,
+        memory_bytes: *memory_bytes,
+        disk_bytes: *disk_bytes,
+        reserved: serde_json::Value::Object(serde_json::Map::new()),
+    };
+    Ok(Said::facts(vec![Fact::new(node, updated.into())]))
+}

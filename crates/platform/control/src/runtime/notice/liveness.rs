@@ -1,0 +1,176 @@
+//! Which nodes are there: from heartbeats to states, and what follows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use fluffy_base::id::NodeId;
+use fluffy_planner::lifecycle::{Cause, InstanceStatus, NodeState, VolumeState};
+use fluffy_planner::model::Node;
+use fluffy_planner::place::FAILURE_WINDOW;
+
+use super::{Said, Vital};
+use crate::call::{Call, Fact};
+use crate::event::{InstanceStatusChanged, NodeRevoked, NodeStateChanged, VolumeStateChanged};
+use crate::runtime::steps::scope;
+use crate::state::{Owner, State};
+
+/// When silence means something.
+const DEGRADED: Duration = Duration::from_secs(20);
+const OFFLINE: Duration = Duration::from_secs(60);
+
+/// How long a node has to confirm itself.
+const CONFIRM: Duration = Duration::from_secs(600);
+
+/// How full a disk may be, in hundredths.
+const FULL: u8 = 90;
+
+pub(super) fn watch(state: &State, call: &Call<'_>, vitals: &BTreeMap<NodeId, Vital>) -> Said {
+    let mut facts = Vec::new();
+    for (id, node) in &state.runtime.plan.nodes {
+        if node.state == NodeState::Enrolled {
+            let record = state.runtime.nodes.get(id);
+            let late = record.is_some_and(|it| call.now.since(it.enrolled_at) >= CONFIRM);
+            if late {
+                let revoked = NodeRevoked {
+                    reason: "unconfirmed".to_owned(),
+                };
+                facts.push(Fact::new(id, revoked.into()));
+            }
+            continue;
+        }
+        let Some(vital) = vitals.get(id) else {
+            continue;
+        };
+        let Some((to, reason)) = verdict(state, call, (*id, node), vital) else {
+            continue;
+        };
+        if NodeState::can(Some(node.state), to, Cause::Liveness).is_err() {
+            continue;
+        }
+        facts.push(Fact::new(id, changed(to, reason).into()));
+        if to == NodeState::Offline {
+            lose(state, call, *id, &mut facts);
+        } else if node.state == NodeState::Offline {
+            regain(state, *id, &mut facts);
+        }
+    }
+    Said::facts(facts)
+}
+
+fn changed(to: NodeState, reason: Option<&str>) -> NodeStateChanged {
+    NodeStateChanged {
+        state: to.to_string(),
+        reason: reason.map(str::to_owned),
+        leave_stateful: None,
+        deadline: None,
+        drain_id: None,
+    }
+}
+
+/// Where a node goes, and why, if anywhere.
+fn verdict(
+    state: &State,
+    call: &Call<'_>,
+    (id, node): (NodeId, &Node),
+    vital: &Vital,
+) -> Option<(NodeState, Option<&'static str>)> {
+    let trouble = trouble(state, call, id, vital);
+    match node.state {
+        NodeState::Active | NodeState::Degraded | NodeState::Draining
+            if vital.silent >= OFFLINE =>
+        {
+            Some((NodeState::Offline, Some("heartbeat_missed")))
+        }
+        NodeState::Active => trouble.map(|why| (NodeState::Degraded, Some(why))),
+        NodeState::Degraded if trouble.is_none() => Some((NodeState::Active, None)),
+        NodeState::Offline if vital.silent < DEGRADED && vital.acknowledged => {
+            let former = state.runtime.nodes.get(&id)?.former;
+            Some((former.unwrap_or(NodeState::Active), None))
+        }
+        _ => None,
+    }
+}
+
+/// What keeps a node from taking more.
+fn trouble(state: &State, call: &Call<'_>, id: NodeId, vital: &Vital) -> Option<&'static str> {
+    if vital.silent >= DEGRADED {
+        return Some("heartbeat_late");
+    }
+    if vital.disk_percent >= FULL {
+        return Some("disk_full");
+    }
+    if vital.unreachable {
+        return Some("overlay_loss");
+    }
+    let failures = &state.runtime.nodes.get(&id)?.failures;
+    let recent = failures
+        .iter()
+        .filter(|(then, _)| call.now.since(*then) < FAILURE_WINDOW);
+    let groups: BTreeSet<_> = recent.clone().map(|(_, group)| group).collect();
+    (recent.count() >= 3 && groups.len() >= 2).then_some("host_failures")
+}
+
+/// Nothing is known any more of what is on a node.
+fn lose(state: &State, call: &Call<'_>, node: NodeId, facts: &mut Vec<Fact>) {
+    let plan = &state.runtime.plan;
+    for (id, instance) in plan.instances.iter().filter(|(_, it)| it.node == node) {
+        let from = Some(instance.observed.status);
+        if InstanceStatus::can(from, InstanceStatus::Lost, Cause::Liveness).is_ok() {
+            let lost = InstanceStatusChanged {
+                status: InstanceStatus::Lost.to_string(),
+                node_id: node,
+                boot_id: None,
+                exit_code: None,
+                reason_code: Some("node_lost".to_owned()),
+                reason_detail: None,
+                boot_ms: None,
+                flap_count: None,
+                reported_at: call.now,
+            };
+            let scope = scope(&state.runtime, instance.group.env);
+            facts.push(Fact::new(id, lost.into()).of(&scope));
+        }
+    }
+    volumes(state, node, facts, |from, _| {
+        let can = VolumeState::can(Some(from), VolumeState::Unavailable, Cause::Liveness);
+        can.ok().map(|()| VolumeState::Unavailable)
+    });
+}
+
+/// A node is back, and its volumes with it.
+fn regain(state: &State, node: NodeId, facts: &mut Vec<Fact>) {
+    volumes(state, node, facts, |from, held| {
+        let to = match held {
+            true => VolumeState::InUse,
+            false => VolumeState::Available,
+        };
+        let can = VolumeState::can(Some(from), to, Cause::Liveness);
+        can.ok().map(|()| to)
+    });
+}
+
+fn volumes(
+    state: &State,
+    node: NodeId,
+    facts: &mut Vec<Fact>,
+    to: impl Fn(VolumeState, bool) -> Option<VolumeState>,
+) {
+    let plan = &state.runtime.plan;
+    for (id, volume) in plan.volumes.iter().filter(|(_, it)| it.home == node) {
+        let mut holders = plan.instances.values();
+        let held = holders.any(|it| it.volumes.contains(id) && !it.has_ended());
+        let Some(to) = to(volume.state, held) else {
+            continue;
+        };
+        let changed = VolumeStateChanged {
+            state: to.to_string(),
+            reason: (to == VolumeState::Unavailable).then(|| "home_node_offline".to_owned()),
+            instance_id: None,
+        };
+        let owner = Owner {
+            org: state.runtime.volumes.get(id).map(|volume| volume.org),
+            ..Owner::default()
+        };
+        facts.push(Fact::new(id, changed.into()).of(&owner.scope()));
+    }
+}

@@ -1,0 +1,149 @@
+//! Nodes, permissions to join, addresses and keys.
+
+use std::collections::BTreeMap;
+
+use fluffy_api::types::{self, NodeCapacity, NodeUse, Pool};
+use fluffy_base::id::{EnrollmentTokenId, NodeId};
+use serde_json::Value;
+
+use super::{Asked, View, count, isolation};
+use crate::refusal::Refusal;
+use crate::runtime::spec;
+
+impl View<'_> {
+    pub(super) fn node(&self, id: NodeId) -> Option<types::Node> {
+        let runtime = self.runtime();
+        let node = runtime.plan.nodes.get(&id)?;
+        let record = runtime.nodes.get(&id)?;
+        let drivers: Vec<_> = node.drivers.keys().map(|it| isolation(*it)).collect();
+        let capacity = record.measured.then(|| NodeCapacity {
+            cpu_cores: node.capacity.cores,
+            memory_bytes: node.capacity.memory,
+            allocatable_memory_bytes: node.capacity.allocatable_memory(),
+            disk_bytes: record.disk,
+        });
+        Some(types::Node {
+            meta: self.meta("node", id)?,
+            status: node.state.to_string(),
+            reason: record.reason.clone(),
+            isolation: drivers.first().cloned(),
+            drivers,
+            arch: spec::arch_text(node.arch).to_owned(),
+            endpoint: record.endpoint.clone(),
+            overlay_ipv6: record.address.to_string(),
+            agent_version: record.agent_version.clone(),
+            labels: record.labels.clone(),
+            capacity,
+            used: self.node_use(id),
+            last_heartbeat_at: None,
+            drain: record.drain.and_then(|drain| self.drain(drain)),
+        })
+    }
+
+    fn node_use(&self, id: NodeId) -> NodeUse {
+        let plan = &self.runtime().plan;
+        let here = plan.instances.values();
+        let here = here.filter(|it| it.node == id && !it.has_ended());
+        let mut used = NodeUse::default();
+        for instance in here {
+            used.instances = used.instances.saturating_add(1);
+            used.cpu_millis = used.cpu_millis.saturating_add(instance.booking.cpu_millis);
+            used.memory_bytes = used.memory_bytes.saturating_add(instance.booking.memory);
+            used.disk_bytes = used.disk_bytes.saturating_add(instance.booking.disk);
+        }
+        used.volumes = count(plan.volumes.values().filter(|it| it.home == id).count());
+        used
+    }
+
+    pub(super) fn enrollment_token(&self, id: EnrollmentTokenId) -> Option<types::EnrollmentToken> {
+        let token = self.runtime().enrollment_tokens.get(&id)?;
+        let expired = token.expires_at <= self.now;
+        let status = match (&token.ended, expired) {
+            (Some(ended), _) => ended,
+            (None, true) => "expired",
+            (None, false) => "pending",
+        };
+        Some(types::EnrollmentToken {
+            meta: self.meta("enrollment_token", id)?,
+            status: status.to_owned(),
+            expires_at: token.expires_at,
+            created_by: token.created_by.clone(),
+            node_id: token.node,
+        })
+    }
+
+    pub(super) fn ipam(&self) -> types::Ipam {
+        let ipam = &self.runtime().ipam;
+        let whole = |many: u128| u64::try_from(many).unwrap_or(u64::MAX);
+        let size = |many: usize| u64::try_from(many).unwrap_or(u64::MAX);
+        let prefixes: Vec<String> = ipam.prefix.iter().map(ToString::to_string).collect();
+        let nodes = ipam.prefix.map_or(0, |prefix| whole(prefix.nodes()));
+        let each = ipam
+            .prefix
+            .map_or(0, |prefix| whole(prefix.instances_per_node()));
+        let joined = size(ipam.nodes.taken());
+        let pool = |prefixes, size_of, book: &crate::runtime::ipam::Book| Pool {
+            prefixes,
+            size: size_of,
+            used: size(book.taken()),
+            cooling: size(book.resting(self.now)),
+        };
+        let public = ipam.public.iter().map(|(from, to)| format!("{from}-{to}"));
+        let pools = [
+            ("node", pool(prefixes.clone(), nodes, &ipam.nodes)),
+            (
+                "instance",
+                pool(prefixes, each.saturating_mul(joined), &ipam.instances),
+            ),
+            (
+                "ipv4",
+                pool(public.collect(), ipam.public_size(), &ipam.ipv4),
+            ),
+        ];
+        let pools = pools.map(|(name, pool)| (name.to_owned(), pool));
+        types::Ipam {
+            pools: BTreeMap::from(pools),
+        }
+    }
+
+    pub(super) fn keys(&self) -> types::Keys {
+        let runtime = self.runtime();
+        let keys = &runtime.cluster.keys;
+        let live = keys.iter().filter(|(_, key)| key.retired_at.is_none());
+        let current = live.max_by_key(|(_, key)| key.introduced_at);
+        let current = current.map(|(id, _)| *id);
+        let shown = keys.iter().map(|(id, key)| {
+            let versions = runtime.bundles.values().flat_map(|it| &it.versions);
+            let versions = versions.filter(|version| version.master_key == *id);
+            types::MasterKey {
+                id: id.to_string(),
+                status: match (key.retired_at, current == Some(*id)) {
+                    (Some(_), _) => "retired",
+                    (None, true) => "current",
+                    (None, false) => "previous",
+                }
+                .to_owned(),
+                // What this server has is the server's to say.
+                available: key.retired_at.is_none(),
+                versions: u64::try_from(versions.count()).unwrap_or(u64::MAX),
+                introduced_at: key.introduced_at,
+            }
+        });
+        types::Keys {
+            keys: shown.collect(),
+            current_key_id: current.map(|id| id.to_string()),
+        }
+    }
+}
+
+impl Asked<'_> {
+    pub(super) fn nodes(&self) -> Result<Value, Refusal> {
+        let ids = self.view.runtime().plan.nodes.keys().copied();
+        self.page("node", ids, View::node)
+    }
+
+    pub(super) fn enrollment_tokens(&self) -> Result<Value, Refusal> {
+        let ids = self.view.runtime().enrollment_tokens.keys().copied();
+        self.page("enrollment_token", ids, View::enrollment_token)
+    }
+}

@@ -1,0 +1,170 @@
+//! Exec sessions: who may run what where, for how long.
+
+use std::time::Duration;
+
+use fluffy_api::types::CreateExec;
+use fluffy_base::id::{ExecSessionId, InstanceId};
+use fluffy_planner::lifecycle::{Cause, ExecState, InstanceStatus};
+
+use super::{Decided, Desk, invalid, missing, transition};
+use crate::call::{Fact, Material, Subject};
+use crate::event::{ExecSessionEnded, ExecSessionGranted, ExecSessionRequested};
+use crate::refusal::Refusal;
+use crate::runtime::quota::Dimension;
+
+/// How many sessions an env, an instance, and an org in an hour may have.
+const PER_ENV: usize = 10;
+const PER_INSTANCE: usize = 2;
+const PER_HOUR: usize = 100;
+
+pub(super) fn create(desk: &Desk<'_>) -> Decided {
+    let (env_id, env) = desk.env()?;
+    let body: CreateExec = desk.body()?;
+    let bytes: usize = body.command.iter().map(String::len).sum();
+    if body.command.is_empty() || body.command.len() > 64 || bytes > 16 * 1024 {
+        return Err(invalid(
+            "command",
+            "it has from 1 to 64 parts and at most 16 KiB",
+        ));
+    }
+    let range = |field, value: Option<u32>, default, bounds: std::ops::RangeInclusive<u32>| {
+        let value = value.unwrap_or(default);
+        let why = format!("it is from {} to {}", bounds.start(), bounds.end());
+        let fits = bounds.contains(&value);
+        fits.then(|| u64::from(value))
+            .ok_or_else(|| invalid(field, &why))
+    };
+    let max_seconds = range("max_seconds", body.max_seconds, 3600, 60..=86_400)?;
+    let token_seconds = range("token_seconds", body.token_seconds, 60, 30..=300)?;
+    let id: InstanceId = desk.leaf("instance")?;
+    let runtime = desk.runtime();
+    let instance = runtime.plan.instances.get(&id);
+    let instance = instance.filter(|instance| instance.group.env == env_id);
+    let instance = instance.ok_or_else(|| missing("instance"))?;
+    let status = instance.observed.status;
+    if !instance.is_wanted() || !matches!(status, InstanceStatus::Ready | InstanceStatus::Unhealthy)
+    {
+        let why = format!("the instance is {status}");
+        let fix = "choose an instance that is ready";
+        return Err(Refusal::new("instance_not_running", why, fix));
+    }
+    runtime.within(env.org, Dimension::ExecSessions, 1)?;
+    let live = || runtime.execs.values().filter(|it| !it.state.is_final());
+    let of_env = live().filter(|it| it.env == env_id).count();
+    let of_instance = live().filter(|it| it.instance == id).count();
+    let recent = runtime.orgs.get(&env.org).map_or(0, |org| {
+        let made = org.execs.iter();
+        made.filter(|then| desk.now().since(**then) < Duration::from_secs(3600))
+            .count()
+    });
+    for (what, many, most) in [
+        ("the env has", of_env, PER_ENV),
+        ("the instance has", of_instance, PER_INSTANCE),
+        ("in the last hour there were", recent, PER_HOUR),
+    ] {
+        if many >= most {
+            let why = format!("{what} {many} sessions of at most {most}");
+            return Err(Refusal::new(
+                "exec_limit",
+                why,
+                "end one, or try again later",
+            ));
+        }
+    }
+    let prepared = match &desk.request.material {
+        Material::Credential(credential) => credential.issued.first(),
+        _ => None,
+    };
+    let prepared = prepared.and_then(|id| id.parse().ok());
+    let session = prepared.unwrap_or_else(|| ExecSessionId::from_bits(desk.bits()));
+    let requested = ExecSessionRequested {
+        instance_id: id,
+        command: redact(&body.command),
+        tty: body.tty,
+        reason: body.reason,
+    };
+    let granted = ExecSessionGranted {
+        expires_at: desk.now().after(Duration::from_secs(token_seconds)),
+        max_seconds,
+    };
+    let facts = vec![
+        Fact::new(session, requested.into()),
+        Fact::new(session, granted.into()),
+    ];
+    Ok((facts, Subject::of("exec_granted", session)))
+}
+
+/// The command as it is recorded: without what looks like a secret.
+fn redact(command: &[String]) -> Vec<String> {
+    const HIDDEN: &str = "[redacted]";
+    let secret = |name: &str| {
+        let name = name.to_ascii_lowercase();
+        let words = ["password", "passwd", "token", "secret", "key"];
+        words.iter().any(|word| name.contains(word))
+    };
+    let mut hide_next = false;
+    let parts = command.iter().map(|part| {
+        let flag = part.starts_with('-');
+        if std::mem::take(&mut hide_next) && !flag {
+            return match part.split_once('=') {
+                Some((name, _)) => format!("{name}={HIDDEN}"),
+                None => HIDDEN.to_owned(),
+            };
+        }
+        if let Some((name, _)) = part.split_once('=')
+            && (secret(name) || matches!(name, "--env" | "-e"))
+        {
+            return format!("{name}={HIDDEN}");
+        }
+        hide_next = flag && (secret(part) || matches!(part.as_str(), "--env" | "-e"));
+        if let Some((scheme, rest)) = part.split_once("://")
+            && let Some((_, host)) = rest.split_once('@')
+        {
+            return format!("{scheme}://{HIDDEN}@{host}");
+        }
+        part.clone()
+    });
+    parts.collect()
+}
+
+pub(super) fn revoke(desk: &Desk<'_>) -> Decided {
+    let id: ExecSessionId = desk.leaf("exec session")?;
+    let session = desk.runtime().execs.get(&id);
+    let session = session.ok_or_else(|| missing("exec session"))?;
+    ExecState::can(Some(session.state), ExecState::Ended, Cause::InstanceExec)
+        .map_err(transition)?;
+    let ended = ExecSessionEnded {
+        exit_code: None,
+        end_reason: "operator_revoked".to_owned(),
+        bytes_in: 0,
+        bytes_out: 0,
+    };
+    Ok((
+        vec![Fact::new(id, ended.into())],
+        Subject::of("exec_session", id),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_looks_like_a_secret_is_not_recorded() {
+        let command = [
+            "run",
+            "--env",
+            "A=hidden1",
+            "--password",
+            "hidden2",
+            "--api-token=hidden3",
+            "-e=X=hidden4",
+            "https://me:hidden5@example.com/x",
+            "plain",
+            "DB_PASSWORD=hidden6",
+        ];
+        let shown = redact(&command.map(str::to_owned)).join(" ");
+        assert!(!shown.contains("hidden"), "{shown}");
+        assert!(shown.contains("plain") && shown.contains("example.com/x") && shown.contains("A="));
+    }
+}

@@ -1,0 +1,109 @@
+//! What operators do with the ledger, keys and moved disks.
+//!
+//! Work that takes a while is done by the server, which says here how it went.
+
+use fluffy_api::types::RehomeVolume;
+use fluffy_base::id::{MasterKeyId, VolumeId};
+use fluffy_planner::lifecycle::{NodeState, VolumeState};
+
+use super::{Decided, Desk, missing};
+use crate::call::{Fact, Material, Subject};
+use crate::event::{MasterKeyIntroduced, VolumeRehomed, VolumeStateChanged};
+use crate::refusal::Refusal;
+use crate::state::Owner;
+
+/// Takes note of a new master key, which the server has made.
+pub(super) fn rotate_keys(desk: &Desk<'_>) -> Decided {
+    let Material::Proof(key) = &desk.request.material else {
+        let why = "no key could be made";
+        return Err(Refusal::new(
+            "secrets_key_unavailable",
+            why,
+            "look at the key file",
+        ));
+    };
+    let key: MasterKeyId = key.parse().map_err(|_| missing("key"))?;
+    let introduced = MasterKeyIntroduced {
+        master_key_id: key,
+        by: desk.call.caller.actor.id.clone(),
+    };
+    Ok((
+        vec![Fact::new(key, introduced.into())],
+        Subject::of("master_keys", ""),
+    ))
+}
+
+/// A volume's disk is now in another node, and was found whole there.
+pub(super) fn rehome(desk: &Desk<'_>) -> Decided {
+    let id: VolumeId = desk.leaf("volume")?;
+    let body: RehomeVolume = desk.body()?;
+    let runtime = desk.runtime();
+    let (volume, plan) = runtime
+        .volumes
+        .get(&id)
+        .zip(runtime.plan.volumes.get(&id))
+        .ok_or_else(|| missing("volume"))?;
+    let node = runtime.plan.nodes.get(&body.node_id);
+    let node = node.ok_or_else(|| missing("node"))?;
+    let held =
+        runtime.plan.instances.values().any(|it| {
+            it.volumes.contains(&id) && !it.has_ended() && !runtime.plan.is_fenced(it.node)
+        });
+    let away = runtime.plan.is_lost(plan.home);
+    let gone = [
+        VolumeState::Error,
+        VolumeState::Deleting,
+        VolumeState::Deleted,
+    ];
+    if held
+        || !away
+        || gone.contains(&plan.state)
+        || node.state != NodeState::Active
+        || body.node_id == plan.home
+    {
+        let why = "a volume moves from a node that is gone to one that is active, and only while no instance could write to it";
+        let fix = "revoke the old node first";
+        return Err(Refusal::new("invalid_transition", why, fix));
+    }
+    let checked = match &desk.request.material {
+        Material::Proof(checked) => checked.as_str(),
+        _ => "missing",
+    };
+    if checked != "clean" {
+        let why = format!("the file system check said `{checked}`");
+        return Err(Refusal::new(
+            "fsck_failed",
+            why,
+            "restore the last backup instead",
+        ));
+    }
+    let scope = Owner {
+        org: Some(volume.org),
+        ..Owner::default()
+    };
+    let rehomed = VolumeRehomed {
+        old_node_id: plan.home,
+        new_node_id: body.node_id,
+        fsck: checked.to_owned(),
+    };
+    let mut facts = vec![Fact::new(id, rehomed.into()).of(&scope.scope())];
+    // Whoever had it is gone for good, wherever it stood.
+    if !matches!(plan.state, VolumeState::Available | VolumeState::Creating) {
+        let available = VolumeStateChanged {
+            state: VolumeState::Available.to_string(),
+            reason: None,
+            instance_id: None,
+        };
+        facts.push(Fact::new(id, available.into()).of(&scope.scope()));
+    }
+    let subject = Subject::of("operation", id).with("kind", "rehome");
+    Ok((facts, subject))
+}
+
+/// Something that the server does by itself; its id is that of the request.
+pub(super) fn operation(desk: &Desk<'_>) -> (Vec<Fact>, Subject) {
+    let subject = Subject::of("operation", desk.call.request_id)
+        .with("kind", desk.request.operation.spec().id)
+        .with("created_at", desk.now().to_string());
+    (Vec::new(), subject)
+}

@@ -1,0 +1,215 @@
+//! Commands that wait for a person.
+
+use std::time::Duration;
+
+use fluffy_api::Operation;
+use fluffy_control::access::Notice;
+use fluffy_control::{Caller, Fact, Outcome, Request, notice};
+use serde_json::{Value, json};
+
+use crate::ground::{With, World, refusal, request, system};
+
+const LOOK: &str = "version: 1\ncapabilities:\n\
+    - { name: names, match: { action: org.admin }, do: require_review, reason: Names are public }\n";
+
+/// An org whose owner must be looked at, an owner, and an admin.
+fn world() -> (World, Caller, Caller) {
+    let mut world = World::new();
+    let owner = world.member(Some("acme"), "owner");
+    let admin = world.member(Some("acme"), "admin");
+    set_rules(&mut world, &admin, LOOK, 0);
+    (world, owner, admin)
+}
+
+fn set_rules(world: &mut World, by: &Caller, rules: &str, version: u64) {
+    let body = json!({ "rules": rules, "expected_version": version });
+    world.done(by, &request(Operation::SetPolicy, &["acme"], body));
+}
+
+fn rename(name: &str) -> Request {
+    let body = json!({ "display_name": name });
+    request(Operation::UpdateOrg, &["acme"], body)
+}
+
+fn park(world: &mut World, by: &Caller, what: &Request) -> String {
+    match world.write(by, what) {
+        Outcome::Parked { approval, .. } => approval.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn decide(id: &str, outcome: &str) -> Request {
+    let body = json!({ "outcome": outcome, "note": "seen" });
+    request(Operation::DecideApproval, &["acme", id], body)
+}
+
+fn name(world: &World, by: &Caller) -> Value {
+    world.get(by, Operation::GetOrg, &["acme"])["display_name"].clone()
+}
+
+#[test]
+fn an_approved_command_is_done_as_whoever_asked() {
+    let (mut world, owner, admin) = world();
+    let id = park(&mut world, &owner, &rename("New"));
+    assert_eq!(name(&world, &admin), "acme");
+    let list = world.get(&admin, Operation::ListApprovals, &["acme"]);
+    assert_eq!(list["items"][0]["status"], "pending");
+    assert_eq!(list["items"][0]["operation"], "updateOrg");
+    let first = world.events.len();
+    let decided = world.done(&admin, &decide(&id, "approved"));
+    assert_eq!(decided["status"], "approved");
+    assert_eq!(decided["result"]["display_name"], "New");
+    assert_eq!(name(&world, &admin), "New");
+    let events: Vec<_> = world.events[first..]
+        .iter()
+        .map(|event| (event.event_type.as_str(), event.actor.id.as_str()))
+        .collect();
+    let (theirs, own) = (admin.actor.id.as_str(), owner.actor.id.as_str());
+    assert_eq!(
+        events,
+        [
+            ("authz.decided", theirs),
+            ("approval.decided", theirs),
+            ("authz.decided", own),
+            ("org.updated", own),
+        ]
+    );
+    // What was done points at the decision that allowed it, and at its cause.
+    let done = world.events.last().unwrap();
+    assert_eq!(done.decision_seq, Some(done.seq - 1));
+    assert!(done.causation_seq.is_some());
+    let again = world.refused(&admin, &decide(&id, "approved"));
+    assert_eq!(again, "invalid_transition");
+}
+
+#[test]
+fn nobody_approves_their_own_and_a_denied_command_is_not_done() {
+    let (mut world, owner, admin) = world();
+    let id = park(&mut world, &owner, &rename("New"));
+    assert_eq!(
+        world.refused(&owner, &decide(&id, "approved")),
+        "self_approval"
+    );
+    let decided = world.done(&admin, &decide(&id, "denied"));
+    assert_eq!(
+        (decided["status"].clone(), name(&world, &owner)),
+        (json!("denied"), json!("acme"))
+    );
+}
+
+#[test]
+fn what_acts_for_the_requester_does_not_approve_either() {
+    let (mut world, owner, _) = world();
+    let id = park(&mut world, &owner, &rename("New"));
+    let mut agent = world.member(Some("acme"), "admin");
+    let token = fluffy_base::id::TokenId::from_bits(77);
+    let mut issued =
+        crate::ground::issued("api", &agent.actor.id, world.now.after(crate::ground::HOUR));
+    issued.on_behalf_of = Some(owner.actor.id.clone());
+    world.record(vec![Fact::new(token, issued.into())]);
+    agent = fluffy_control::access::caller_of_token(&world.state, token).unwrap();
+    assert_eq!(
+        world.refused(&agent, &decide(&id, "approved")),
+        "self_approval"
+    );
+}
+
+#[test]
+fn a_command_waits_a_day() {
+    let (mut world, owner, admin) = world();
+    let id = park(&mut world, &owner, &rename("New"));
+    world.pass(Duration::from_secs(24 * 3600));
+    let admin = world.login(&admin.actor.id);
+    assert_eq!(
+        world.refused(&admin, &decide(&id, "approved")),
+        "approval_expired"
+    );
+    let system = system();
+    let expire = fluffy_control::Notice::Access(Notice::ApprovalsExpired);
+    let written = world.call(&system, With::default(), None, |call| {
+        notice(&world.state, call, &expire)
+    });
+    world.append(&system, With::default(), None, &written.facts);
+    assert_eq!(
+        world.refused(&admin, &decide(&id, "approved")),
+        "invalid_transition"
+    );
+    let list = world.get(&admin, Operation::ListApprovals, &["acme"]);
+    assert_eq!(list["items"][0]["status"], "expired");
+}
+
+#[test]
+fn everything_is_asked_again_when_it_is_approved() {
+    // The right is gone.
+    let (mut world, owner, admin) = world();
+    let second = world.member(Some("acme"), "owner");
+    let id = park(&mut world, &owner, &rename("New"));
+    let members = world.get(&admin, Operation::ListMembers, &["acme"]);
+    let member = members["items"].as_array().unwrap().iter();
+    let member = member
+        .filter(|one| one["principal_id"] == owner.actor.id)
+        .map(|one| one["id"].as_str().unwrap().to_owned())
+        .next()
+        .unwrap();
+    let remove = Request::new(Operation::RemoveMember, &["acme", &member]);
+    world.done(&second, &remove);
+    assert_eq!(world.refused(&admin, &decide(&id, "approved")), "conflict");
+    assert_eq!(name(&world, &admin), "acme");
+
+    // The token was revoked.
+    let (mut world, owner, admin) = self::world();
+    let id = park(&mut world, &owner, &rename("New"));
+    let logout = request(Operation::RevokeOwnToken, &[], json!({}));
+    world.done(&owner, &logout);
+    assert_eq!(world.refused(&admin, &decide(&id, "approved")), "conflict");
+
+    // The object has another version.
+    let (mut world, owner, admin) = self::world();
+    let mut wanted = rename("New");
+    wanted.body = Some(json!({ "display_name": "New", "expected_version": 1 }));
+    let id = park(&mut world, &owner, &wanted);
+    let other = park(&mut world, &owner, &rename("Between"));
+    world.done(&admin, &decide(&other, "approved"));
+    assert_eq!(world.refused(&admin, &decide(&id, "approved")), "conflict");
+
+    // A rule forbids it by now.
+    let (mut world, owner, admin) = self::world();
+    let id = park(&mut world, &owner, &rename("New"));
+    set_rules(
+        &mut world,
+        &admin,
+        &LOOK.replace("require_review", "deny"),
+        1,
+    );
+    assert_eq!(world.refused(&admin, &decide(&id, "approved")), "conflict");
+}
+
+#[test]
+fn what_can_not_be_done_does_not_wait() {
+    let (mut world, owner, _) = world();
+    let long = rename(&"x".repeat(65));
+    assert_eq!(world.refused(&owner, &long), "invalid_argument");
+}
+
+#[test]
+fn no_secret_waits_in_the_open() {
+    let (mut world, _, admin) = world();
+    let rules = LOOK.replace("org.admin", "member.manage");
+    set_rules(&mut world, &admin, &rules, 1);
+    let body = json!({ "email": "someone@example.com", "role": "viewer" });
+    let add = request(Operation::AddMember, &["acme"], body);
+    let add = crate::ground::issuing(add, &[crate::ground::token_id(5)]);
+    let first = world.events.len();
+    let id = park(&mut world, &admin, &add);
+    let text: String = world.events[first..]
+        .iter()
+        .map(|event| event.payload.as_str())
+        .collect();
+    assert!(!text.contains("someone@example.com"), "{text}");
+    // The control: the command is there.
+    assert!(text.contains("addMember"), "{text}");
+    let owner = world.member(Some("acme"), "owner");
+    let decided = world.done(&owner, &decide(&id, "approved"));
+    assert_eq!(decided["result"]["role"], "viewer");
+    let _ = refusal(world.write(&owner, &decide(&id, "denied")));
+}

@@ -1,0 +1,403 @@
+//! What can be asked for and what is refused: names, quotas, claims, bounds.
+
+use fluffy_api::Operation;
+use fluffy_control::runtime::Notice;
+use fluffy_control::{Material, Outcome};
+use serde_json::{Value, json};
+
+use crate::world::{DATA, DEV, WEB, World};
+
+const GIB: u64 = 1 << 30;
+const SHOP: [&str; 2] = ["local", "shop"];
+
+fn limit(world: &mut World, dimension: &str, limit: u64) {
+    let org = world.state.runtime.orgs.keys().next().unwrap().to_string();
+    let version = world.state.meta("org", &org).unwrap().version;
+    let body = json!({"limits": {dimension: limit}, "expected_version": version});
+    world.done(Operation::SetQuotas, &["local"], body);
+}
+
+fn deployed(seed: u8) -> World {
+    let mut world = World::new("fd00::/48", seed);
+    world.node(1, 16 * GIB);
+    let release = world.release(WEB);
+    world.deploy(&release);
+    world.settle();
+    world
+}
+
+#[test]
+fn a_name_is_taken_once_and_rests_after_deletion() {
+    let mut world = World::new("fd00::/48", 20);
+    let body = json!({"name": "shop"});
+    let refused = world.refused(Operation::CreateApp, &["local"], body);
+    assert_eq!(refused.code, "name_taken");
+    for name in ["Shop", "1shop", "", "a_b", &"x".repeat(33)] {
+        let refused = world.refused(Operation::CreateApp, &["local"], json!({"name": name}));
+        assert_eq!(refused.code, "invalid_argument", "{name}");
+    }
+    world.done(Operation::CreateApp, &["local"], json!({"name": "other"}));
+    world.done(Operation::DeleteApp, &["local", "other"], json!({}));
+    let refused = world.refused(Operation::CreateApp, &["local"], json!({"name": "other"}));
+    assert_eq!(refused.code, "name_taken");
+    let project = json!({"name": "team"});
+    world.done(Operation::CreateProject, &["local"], project);
+    let moved = json!({"project": "team", "description": "Sells"});
+    let app = world.done(Operation::UpdateApp, &SHOP, moved);
+    assert_eq!(app["description"], "Sells");
+    assert!(app["project_id"].is_string());
+    let refused = world.refused(Operation::DeleteProject, &["local", "team"], json!({}));
+    assert_eq!(refused.code, "not_empty");
+    let app = world.done(Operation::UpdateApp, &SHOP, json!({"project": null}));
+    assert!(app["project_id"].is_null());
+    let gone = world.done(Operation::DeleteProject, &["local", "team"], json!({}));
+    assert_eq!(gone["deleted"], true);
+    world.check_fold();
+}
+
+#[test]
+fn a_manifest_is_refused_with_all_its_problems() {
+    let mut world = World::new("fd00::/48", 21);
+    let text = "schema_version = \"v2\"\n[processes.web]\nreplicas = 1000\n";
+    let body = json!({"image": "x", "manifest": text});
+    let refused = world.refused(Operation::CreateRelease, &SHOP, body);
+    assert_eq!(refused.code, "manifest_invalid");
+    let codes: Vec<&str> = refused.fields.iter().map(|it| it.code.as_str()).collect();
+    assert!(codes.contains(&"E_SCHEMA_VERSION") && codes.contains(&"E_REPLICA_RANGE"));
+    assert_eq!(refused.fields[0].place, Some((1, 18)));
+    let body = json!({"image": "x", "manifest": WEB});
+    let refused = world.refused(Operation::CreateRelease, &SHOP, body);
+    assert_eq!(refused.code, "image_unresolvable");
+}
+
+#[test]
+fn the_replica_limit_of_volumes_holds_at_every_door() {
+    let mut world = World::new("fd00::/48", 22);
+    world.node(1, 16 * GIB);
+    // The manifest itself.
+    let text = DATA.replace("[processes.db]", "[processes.db]\nreplicas = 2");
+    let body = json!({"image": "x", "manifest": text});
+    let refused = world.refused(Operation::CreateRelease, &SHOP, body);
+    assert_eq!(refused.fields[0].code, "E_VOLUME_REPLICA_LIMIT");
+    // Explicit scale.
+    let release = world.release(DATA);
+    world.deploy(&release);
+    let two = json!({"processes": {"db": 2}});
+    let refused = world.refused(Operation::SetScale, &DEV, two);
+    assert_eq!(refused.code, "E_VOLUME_REPLICA_LIMIT");
+    let words = "process type 'db' has volume mounts and cannot have replicas > 1";
+    assert_eq!(refused.why, words);
+    // An attachment to what has several, and a deploy of several to what has one.
+    let both = format!("{WEB}replicas = 2\n");
+    let release = world.release(&both);
+    world.deploy(&release);
+    let body = json!({"name": "extra", "size_bytes": GIB});
+    let volume = world.done(Operation::CreateVolume, &["local"], body);
+    let attach = |process: &str, path: &str| json!({"volume_id": volume["id"], "process": process, "mount_path": path});
+    let refused = world.refused(Operation::CreateAttachment, &DEV, attach("web", "/x"));
+    assert_eq!(refused.code, "E_VOLUME_REPLICA_LIMIT");
+    world.done(Operation::SetScale, &DEV, json!({"processes": {"web": 1}}));
+    world.done(Operation::CreateAttachment, &DEV, attach("web", "/x"));
+    // Without replicas of its own it is deployed, whatever it could be scaled to.
+    let one = world.release(WEB);
+    world.deploy(&one);
+    let two = json!({"processes": {"web": 2}});
+    let refused = world.refused(Operation::SetScale, &DEV, two);
+    assert_eq!(refused.code, "E_VOLUME_REPLICA_LIMIT");
+    world.done(
+        Operation::SetScale,
+        &DEV,
+        json!({"processes": {"web": null}}),
+    );
+    let again = json!({"release_id": release});
+    let refused = world.refused(Operation::CreateDeploy, &DEV, again);
+    assert_eq!(refused.code, "E_VOLUME_REPLICA_LIMIT");
+}
+
+#[test]
+fn scale_keeps_its_bounds() {
+    let mut world = World::new("fd00::/48", 23);
+    world.node(1, 16 * GIB);
+    let release = world.release(&format!("{WEB}scaling = {{ min = 1, max = 3 }}\n"));
+    world.deploy(&release);
+    for wrong in [0, 4] {
+        let body = json!({"processes": {"web": wrong}});
+        let refused = world.refused(Operation::SetScale, &DEV, body);
+        assert_eq!(refused.code, "scale_out_of_bounds");
+    }
+    let refused = world.refused(Operation::SetScale, &DEV, json!({"processes": {"api": 1}}));
+    assert_eq!(refused.code, "invalid_argument");
+    let set = world.done(Operation::SetScale, &DEV, json!({"processes": {"web": 3}}));
+    assert_eq!(
+        set["processes"]["web"],
+        json!({"desired": 3, "source": "explicit", "min": 1, "max": 3})
+    );
+    let set = world.done(
+        Operation::SetScale,
+        &DEV,
+        json!({"processes": {"web": null}}),
+    );
+    assert_eq!(set["processes"]["web"]["source"], "manifest");
+}
+
+#[test]
+fn a_quota_is_never_exceeded_and_says_by_how_much() {
+    let mut world = deployed(24);
+    limit(&mut world, "apps", 2);
+    world.done(Operation::CreateApp, &["local"], json!({"name": "two"}));
+    let refused = world.refused(Operation::CreateApp, &["local"], json!({"name": "three"}));
+    assert_eq!(refused.code, "quota_exceeded");
+    let details = Value::Object(*refused.details);
+    assert_eq!(
+        details,
+        json!({"dimension": "apps", "limit": 2, "current": 2, "requested": 1})
+    );
+    limit(&mut world, "instances", 3);
+    let refused = world.refused(Operation::SetScale, &DEV, json!({"processes": {"web": 4}}));
+    assert_eq!(refused.details["dimension"], "instances");
+    world.done(Operation::SetScale, &DEV, json!({"processes": {"web": 3}}));
+    world.settle();
+    // There is no room for one more on the way.
+    let release = world.release(&WEB.replace("serve", "more"));
+    let body = json!({"release_id": release});
+    let refused = world.refused(Operation::CreateDeploy, &DEV, body);
+    assert_eq!(refused.code, "quota_exceeded");
+    let careful = json!({"release_id": release, "options": {"max_surge": 0, "max_unavailable": 1}});
+    world.done(Operation::CreateDeploy, &DEV, careful);
+    world.settle();
+    let quotas = world.get(Operation::GetQuotas, &["local"]);
+    assert_eq!(
+        quotas["quotas"]["instances"],
+        json!({"limit": 3, "used": 3})
+    );
+    // Lowered below use, it stops growth and ends nothing.
+    limit(&mut world, "instances", 1);
+    world.settle();
+    assert_eq!(world.state.runtime.plan.instances.len(), 3);
+    world.check_fold();
+}
+
+#[test]
+fn a_hostname_and_a_port_belong_to_one() {
+    let mut world = deployed(25);
+    world.done(Operation::CreateEnv, &SHOP, json!({"name": "live"}));
+    let release = world.release(WEB);
+    let live = ["local", "shop", "live"];
+    world.done(
+        Operation::CreateDeploy,
+        &live,
+        json!({"release_id": release}),
+    );
+    let route = |host: Option<&str>, port: u16, hint: &str| {
+        json!({"hostname": host, "listen_port": port, "protocol_hint": hint,
+            "backend_process": "web", "backend_port": 8080})
+    };
+    let tls = "tls_passthrough";
+    let first = world.done(
+        Operation::CreateRoute,
+        &DEV,
+        route(Some("Shop.example.com"), 443, tls),
+    );
+    assert_eq!(first["hostname"], "shop.example.com");
+    assert_eq!(
+        first["challenge"]["record"],
+        "_fluffy-challenge.shop.example.com"
+    );
+    for (path, body, code) in [
+        (
+            live,
+            route(Some("shop.example.com"), 8443, tls),
+            "hostname_taken",
+        ),
+        (DEV, route(Some("shop.example.com"), 443, tls), "port_taken"),
+        (live, route(None, 443, "tcp_raw"), "port_taken"),
+        (live, route(None, 25, "tcp_raw"), "port_denied"),
+        (live, route(None, 443, tls), "invalid_argument"),
+        (live, route(Some("shop"), 443, tls), "invalid_argument"),
+        (live, route(Some("192.0.2.1"), 443, tls), "invalid_argument"),
+    ] {
+        let refused = world.refused(Operation::CreateRoute, &path, body.clone());
+        assert_eq!(refused.code, code, "{body}");
+    }
+    let mut undeclared = route(Some("a.example.com"), 443, tls);
+    undeclared["backend_port"] = json!(9);
+    let refused = world.refused(Operation::CreateRoute, &DEV, undeclared);
+    assert_eq!(refused.code, "backend_port_undeclared");
+    let mut proxied = route(Some("a.example.com"), 443, tls);
+    proxied["proxy_protocol"] = json!("v2");
+    let refused = world.refused(Operation::CreateRoute, &DEV, proxied);
+    assert_eq!(refused.code, "proxy_ack_required");
+    world.done(
+        Operation::CreateRoute,
+        &live,
+        route(Some("live.example.com"), 443, tls),
+    );
+    // A deploy that would leave the route without a target.
+    let other = world.release(&WEB.replace("8080", "8081"));
+    let body = json!({"release_id": other});
+    let refused = world.refused(Operation::CreateDeploy, &DEV, body);
+    assert_eq!(refused.code, "route_target_missing");
+    // Proven and applied, it serves; dropped by edges, its name is free.
+    let id = first["id"].as_str().unwrap();
+    let path = [DEV[0], DEV[1], DEV[2], id];
+    let mut verify = world.request(Operation::VerifyRoute, &path, json!({}));
+    verify.material = Material::Proof("dns".to_owned());
+    assert_eq!(world.done_with(&verify)["verified"], true);
+    world.say(Notice::Routes { applied: Some(1) });
+    assert_eq!(world.get(Operation::GetRoute, &path)["status"], "pending");
+    let applied = Some(world.state.seq);
+    world.say(Notice::Routes { applied });
+    assert_eq!(world.get(Operation::GetRoute, &path)["status"], "active");
+    world.done(Operation::DeleteRoute, &path, json!({}));
+    let taken = route(Some("shop.example.com"), 443, tls);
+    let refused = world.refused(Operation::CreateRoute, &live, taken.clone());
+    assert_eq!(refused.code, "hostname_taken", "edges still have it");
+    let applied = Some(world.state.seq);
+    world.say(Notice::Routes { applied });
+    world.done(Operation::CreateRoute, &live, taken);
+    world.check_fold();
+}
+
+#[test]
+fn public_addresses_come_from_the_operator_and_rest() {
+    let mut world = deployed(26);
+    let refused = world.refused(Operation::EnableIpv4, &DEV, json!({}));
+    assert_eq!(refused.code, "ipv4_pool_exhausted");
+    world.say(Notice::Ipv4Pool(vec!["203.0.113.7".to_owned()]));
+    let wrong = world.say(Notice::Ipv4Pool(vec!["203.0.113".to_owned()]));
+    assert!(matches!(wrong, Outcome::Refused(_)));
+    let ipv4 = world.done(Operation::EnableIpv4, &DEV, json!({}));
+    assert_eq!(ipv4["address"], "203.0.113.7");
+    world.done(
+        Operation::CreateRoute,
+        &DEV,
+        json!({"listen_port": 80, "protocol_hint": "tcp_raw", "ipv4_required": true,
+            "backend_process": "web", "backend_port": 8080}),
+    );
+    let refused = world.refused(Operation::DisableIpv4, &DEV, json!({}));
+    assert_eq!(refused.code, "ipv4_in_use");
+    let mut force = world.request(Operation::DisableIpv4, &DEV, json!({}));
+    force.query.insert("force".to_owned(), "true".to_owned());
+    world.done_with(&force);
+    let routes = world.get(Operation::ListRoutes, &DEV);
+    assert_eq!(routes["items"][0]["reason"], "ipv4_missing");
+    let refused = world.refused(Operation::EnableIpv4, &DEV, json!({}));
+    assert_eq!(refused.code, "ipv4_pool_exhausted", "it rests");
+    world.pass(24 * 3600);
+    world.done(Operation::EnableIpv4, &DEV, json!({}));
+    let routes = world.get(Operation::ListRoutes, &DEV);
+    assert_eq!(routes["items"][0]["status"], "pending");
+}
+
+#[test]
+fn a_volume_is_attached_snapshotted_restored_and_deleted() {
+    use fluffy_control::runtime::notice::{JobReport, VolumeReport};
+    let mut world = deployed(27);
+    let node = *world.state.runtime.nodes.keys().next().unwrap();
+    let body = json!({"name": "disk", "size_bytes": 2 * GIB});
+    let made = world.done(Operation::CreateVolume, &["local"], body);
+    let volume = made["id"].as_str().unwrap().to_owned();
+    world.work();
+    let huge = json!({"name": "huge", "size_bytes": 1024 * GIB});
+    limit(&mut world, "volume_bytes", 5 << 40);
+    let refused = world.refused(Operation::CreateVolume, &["local"], huge);
+    assert_eq!(refused.code, "no_capacity_disk");
+    let attach = json!({"volume_id": volume, "process": "web", "mount_path": "/proc/x"});
+    let refused = world.refused(Operation::CreateAttachment, &DEV, attach);
+    assert_eq!(refused.code, "mount_path_invalid");
+    let attach = json!({"volume_id": volume, "process": "web", "mount_path": "/disk"});
+    let made = world.done(Operation::CreateAttachment, &DEV, attach);
+    let attachment = made["id"].as_str().unwrap().to_owned();
+    world.settle();
+    let path = [DEV[0], DEV[1], DEV[2], attachment.as_str()];
+    let refused = world.refused(Operation::DeleteAttachment, &path, json!({}));
+    assert_eq!(refused.code, "volume_in_use");
+    let refused = world.refused(Operation::DeleteVolume, &["local", "disk"], json!({}));
+    assert_eq!(refused.code, "volume_attached");
+    let snap = world.done(Operation::CreateSnapshot, &["local", "disk"], json!({}));
+    let snap = snap["id"].as_str().unwrap().to_owned();
+    let again = json!({"name": "copy"});
+    let refused = world.refused(Operation::RestoreSnapshot, &["local", &snap], again.clone());
+    assert_eq!(refused.code, "snapshot_not_ready");
+    let report = JobReport::Succeeded {
+        size_bytes: Some(7),
+        consistency: Some("crash".to_owned()),
+    };
+    world.say(Notice::Snapshot {
+        node,
+        snapshot: snap.parse().unwrap(),
+        report: report.clone(),
+    });
+    let restore = world.done(Operation::RestoreSnapshot, &["local", &snap], again);
+    let id = restore["id"].as_str().unwrap().to_owned();
+    world.say(Notice::Restore {
+        node,
+        restore: id.parse().unwrap(),
+        report,
+    });
+    let shown = world.get(Operation::GetOperation, &["local", &id]);
+    assert_eq!(shown["status"], "succeeded");
+    assert_eq!(
+        world.get(Operation::GetVolume, &["local", "copy"])["status"],
+        "available"
+    );
+    world.done(Operation::SetScale, &DEV, json!({"processes": {"web": 0}}));
+    world.settle();
+    world.done(Operation::DeleteAttachment, &path, json!({}));
+    world.done(Operation::DeleteVolume, &["local", "disk"], json!({}));
+    let volume = volume.parse().unwrap();
+    world.say(Notice::Volume {
+        node,
+        volume,
+        report: VolumeReport::Removed,
+    });
+    assert!(!world.state.runtime.volumes.contains_key(&volume));
+    world.check_fold();
+}
+
+#[test]
+fn exec_runs_only_where_something_runs_and_ends_with_it() {
+    let mut world = deployed(28);
+    let id = world
+        .state
+        .runtime
+        .plan
+        .instances
+        .keys()
+        .next()
+        .unwrap()
+        .to_string();
+    let path = [DEV[0], DEV[1], DEV[2], id.as_str()];
+    let body = json!({"command": ["sh", "--password", "hunter2"], "reason": "look"});
+    let one = world.done(Operation::CreateExec, &path, body.clone());
+    let session = one["id"].as_str().unwrap().to_owned();
+    world.done(Operation::CreateExec, &path, body.clone());
+    let refused = world.refused(Operation::CreateExec, &path, body.clone());
+    assert_eq!(refused.code, "exec_limit");
+    let shown = world.get(Operation::GetExec, &["local", &session]);
+    assert_eq!(shown["status"], "granted");
+    let ledger = format!("{:?}", world.events);
+    assert!(!ledger.contains("hunter2"));
+    let id: fluffy_base::id::ExecSessionId = session.parse().unwrap();
+    let connect = Notice::ExecConnected {
+        session: id,
+        pii_ref: None,
+    };
+    assert!(matches!(world.say(connect.clone()), Outcome::Done { .. }));
+    assert!(matches!(world.say(connect), Outcome::Refused(_)), "once");
+    world.pass(7200);
+    world.say(Notice::Upkeep);
+    let shown = world.get(Operation::GetExec, &["local", &session]);
+    assert_eq!(shown["end_reason"], "timeout");
+    world.done(Operation::CreateExec, &path, body.clone());
+    world.done(Operation::SetScale, &DEV, json!({"processes": {"web": 0}}));
+    world.settle();
+    let live = world
+        .state
+        .runtime
+        .execs
+        .values()
+        .filter(|it| !it.state.is_final());
+    assert_eq!(live.count(), 0, "nothing runs any more");
+    world.check_fold();
+}

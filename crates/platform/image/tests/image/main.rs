@@ -1,0 +1,17 @@
+//! Images at a real registry, at hostile ones, and in files of this machine.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "tests"
+)]
+
+mod attacks;
+mod local;
+mod real;
+mod sample;
+mod site;
+mod tokens;

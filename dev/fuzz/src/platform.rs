@@ -1,0 +1,113 @@
+//! Targets for the platform: what tenants write, and what registries send.
+
+use fluffy_image::document::{Config, Document};
+use fluffy_image::{ImageReference, ImageSource, Limits, Survey, Wanted};
+use fluffy_manifest::{LARGEST, Manifest, format};
+use fluffy_tar::read_entry;
+
+use crate::as_text;
+
+/// A manifest is read or refused at a place; what is read has one form.
+pub(crate) fn manifest(bytes: &[u8]) {
+    let Some(text) = as_text(bytes) else { return };
+    if let Ok(formed) = format(text) {
+        assert_eq!(format(&formed).as_ref(), Ok(&formed));
+        let hash = |text| Manifest::parse(text).map(|manifest| manifest.hash());
+        // Indentation can make it too large.
+        if formed.len() <= LARGEST {
+            assert_eq!(hash(&formed).ok(), hash(text).ok());
+        }
+    }
+    match Manifest::parse(text) {
+        Ok(manifest) => {
+            assert!(!manifest.canonical().is_empty());
+            assert!(!manifest.processes.is_empty());
+            for (name, process) in &manifest.processes {
+                let most = if process.mounts.is_empty() { 100 } else { 1 };
+                assert!(
+                    process.replicas <= most && process.scaling.max <= most,
+                    "{name}"
+                );
+            }
+        }
+        Err(problems) => {
+            assert!(!problems.is_empty());
+            let lines = text.split('\n').count();
+            for problem in problems {
+                assert!(problem.line <= lines && problem.column > 0, "{problem}");
+            }
+        }
+    }
+}
+
+/// A reference is itself when it is shown whole, and fits into a request.
+pub(crate) fn image_reference(bytes: &[u8]) {
+    let Some(text) = as_text(bytes) else { return };
+    let Ok(ImageSource::Registry(reference)) = text.parse() else {
+        return;
+    };
+    let whole = reference.to_string();
+    assert_eq!(whole.parse::<ImageReference>().as_ref(), Ok(&reference));
+    assert!(
+        whole
+            .chars()
+            .all(|c| c.is_ascii_graphic() && !"%?#\\".contains(c))
+    );
+    let mut parts = reference.repository().split('/');
+    assert!(parts.all(|part| !part.is_empty() && part != "." && part != ".."));
+}
+
+/// The first byte chooses the media type; what follows are documents, divided
+/// by zeros, each given to whoever wants one: the walk ends within its bounds.
+pub(crate) fn image_document(bytes: &[u8]) {
+    const TYPES: [&str; 4] = [
+        "application/vnd.oci.image.index.v1+json",
+        "application/vnd.oci.image.manifest.v1+json",
+        "application/vnd.docker.distribution.manifest.list.v2+json",
+        "application/vnd.docker.distribution.manifest.v2+json",
+    ];
+    let Some((first, rest)) = bytes.split_first() else {
+        return;
+    };
+    let Some(media_type) = TYPES.get(usize::from(*first) % TYPES.len()) else {
+        return;
+    };
+    let mut documents = rest.split(|byte| *byte == 0);
+    let root = documents.next().unwrap_or_default();
+    let _ = Config::read(root);
+    if let Ok(Document::Manifest(manifest)) = Document::read(media_type, root) {
+        let layers = manifest.layers.iter().map(|layer| layer.size);
+        assert!(manifest.compressed_bytes() >= layers.max().unwrap_or_default());
+    }
+    let Ok(mut survey) = Survey::begin(media_type, root, Limits::default()) else {
+        return;
+    };
+    let mut steps = 0;
+    while let Some(Wanted::Document(wanted) | Wanted::Config(wanted)) = survey.wanted() {
+        steps += 1;
+        assert!(steps <= 32, "the walk never ends");
+        let digest = wanted.digest;
+        let given = documents.next().unwrap_or_default();
+        if survey.take(given).is_ok() {
+            assert_eq!(fluffy_base::Digest::of(given), digest);
+        } else {
+            return;
+        }
+    }
+    if let Ok(resolved) = survey.finish() {
+        assert!(!resolved.platforms.is_empty() && resolved.platforms.len() <= 2);
+        assert!(resolved.compressed_bytes() <= Limits::default().compressed_bytes);
+    }
+}
+
+/// Entries are read one after the other, and each moves on.
+pub(crate) fn tar(bytes: &[u8]) {
+    let mut rest = bytes;
+    while let Ok(Some(entry)) = read_entry(&mut rest) {
+        assert_eq!((entry.size % 512 + entry.padding()) % 512, 0);
+        assert!(entry.name.len() <= 64 << 10 && entry.mode <= 0o7777);
+        let skip = entry.size.saturating_add(entry.padding());
+        let skip = usize::try_from(skip).unwrap_or(usize::MAX);
+        rest = rest.get(skip..).unwrap_or_default();
+    }
+}
