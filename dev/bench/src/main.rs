@@ -10,6 +10,7 @@
 
 mod agent;
 mod container;
+mod control;
 mod figure;
 mod ipc;
 mod ledger;
@@ -94,4 +95,5 @@ const AREAS: &[(&str, Measure)] = &[
     ("agent", agent::run),
     ("plugin", plugin::run),
     ("planner", planner::run),
+    ("control", control::run),
 ];

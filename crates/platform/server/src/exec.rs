@@ -1,0 +1,282 @@
+//! Exec sessions: from the token that a client shows to the node's stream.
+//!
+//! Whether somebody may run something was decided when the session was made,
+//! and is again, on exact state, when its client comes. A token is good once:
+//! of two that show it at once the ledger lets one in. What is run is kept
+//! sealed, because a command may hold what no event should.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use fluffy_api::node::v1;
+use fluffy_api::types::CreateExec;
+use fluffy_base::id::{ExecSessionId, NodeId};
+use fluffy_control::access::Notice as AccessNotice;
+use fluffy_control::runtime::Notice as RuntimeNotice;
+use fluffy_control::{Notice, Outcome, Refusal, State};
+use fluffy_planner::lifecycle::ExecState;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{oneshot, watch};
+
+use crate::aside::Kind;
+use crate::credential::CredentialKind;
+use crate::gateway::Ended;
+use crate::hashes::Hashes;
+use crate::http::{OpenExec, OpenedExec};
+use crate::machine::Reply;
+use crate::material::unsealed;
+use crate::node::{ExecError, NodeServer};
+use crate::platform::Platform;
+use crate::safe::{Safe, SafeError};
+
+/// Who speaks of sessions, in the ledger.
+const PART: &str = "exec";
+/// What sessions are to run, sealed.
+const ORDERS: Kind = Kind::new("exec-order");
+/// How long an order is kept: as long as a token can be good, and a little.
+const KEPT: Duration = Duration::from_secs(600);
+
+/// Opens exec sessions; to be cloned freely.
+#[derive(Debug, Clone)]
+pub struct Execs {
+    platform: Platform,
+    safe: Safe,
+    hashes: Hashes,
+    nodes: NodeServer,
+}
+
+/// What a session is to run.
+#[derive(Debug, Serialize, Deserialize)]
+struct Order {
+    command: Vec<String>,
+    env: BTreeMap<String, String>,
+    stdin: bool,
+    terminal: Option<(u16, u16)>,
+}
+
+/// Keeps what a session is to run.
+pub(crate) async fn keep_order(safe: &Safe, id: &str, asked: &CreateExec) -> Result<(), SafeError> {
+    let size = (asked.cols.unwrap_or(80), asked.rows.unwrap_or(24));
+    let order = Order {
+        command: asked.command.clone(),
+        env: asked.env.clone(),
+        stdin: asked.stdin,
+        terminal: asked.tty.then_some(size),
+    };
+    // Texts and numbers always have this form.
+    let bytes = zeroize::Zeroizing::new(postcard::to_allocvec(&order).unwrap_or_default());
+    let sealed = safe.seal(&purpose(id), &bytes)?;
+    Ok(safe.aside().put(ORDERS, id, sealed, Some(KEPT)).await?)
+}
+
+/// What an order's seal is for: this session and no other.
+fn purpose(id: &str) -> String {
+    format!("fluffy-exec-v1 {id}")
+}
+
+impl Execs {
+    /// Sessions of this platform, whose nodes are connected here.
+    #[must_use]
+    pub fn new(platform: Platform, safe: Safe, nodes: NodeServer) -> Self {
+        Self {
+            hashes: Hashes::new(platform.aside().clone()),
+            platform,
+            safe,
+            nodes,
+        }
+    }
+
+    /// Lets the client of a session in.
+    ///
+    /// # Errors
+    /// The token is not good for it, or the command can't be run. Nothing has
+    /// reached the node in the first case.
+    pub async fn open(&self, asked: &OpenExec) -> Result<OpenedExec, Refusal> {
+        let Some(id) = self.proven(asked).await? else {
+            self.refused().await;
+            return Err(invalid());
+        };
+        let connected = RuntimeNotice::ExecConnected {
+            session: id,
+            pii_ref: None,
+        };
+        let connected = Notice::Runtime(connected);
+        let answer = self.platform.notice(PART, None, connected).await;
+        let answer = answer.map_err(|error| unavailable(&error.to_string()))?;
+        match answer.reply {
+            Reply::Wrote(Outcome::Done { .. }) => {}
+            // Used, over, revoked, or its instance is gone: all the same to
+            // whoever shows it.
+            _ => {
+                self.refused().await;
+                return Err(invalid());
+            }
+        }
+        let (ended, result) = oneshot::channel();
+        match self.start(id).await {
+            Ok((link, longest)) => {
+                let (revoke, revoked) = watch::channel(false);
+                tokio::spawn(self.clone().attend(id, revoke, result));
+                Ok(OpenedExec {
+                    link,
+                    longest,
+                    revoked,
+                    ended,
+                })
+            }
+            Err(refusal) => {
+                self.end(id, &failed()).await;
+                Err(refusal)
+            }
+        }
+    }
+
+    /// The session, if the token is its own.
+    async fn proven(&self, asked: &OpenExec) -> Result<Option<ExecSessionId>, Refusal> {
+        let Some(hash) = asked.token else {
+            return Ok(None);
+        };
+        let found = self.hashes.find(CredentialKind::Exec, hash).await;
+        let found = found.map_err(|error| unavailable(&error.to_string()))?;
+        Ok(found
+            .filter(|id| *id == asked.session)
+            .and_then(|id| id.parse().ok()))
+    }
+
+    /// What a session is to run; it is kept for one look.
+    async fn order(&self, id: &str) -> Result<Order, Refusal> {
+        let aside = self.platform.aside();
+        let entry = aside.get(ORDERS, id).await;
+        let entry = entry.map_err(|error| unavailable(&error.to_string()))?;
+        let gone = || unavailable("what it should run is not there any more");
+        let sealed = entry.ok_or_else(gone)?.value;
+        let bytes = self.safe.unseal(&purpose(id), &sealed).map_err(unsealed)?;
+        // If this fails it ends by itself.
+        let _ = aside.delete(ORDERS, id).await;
+        postcard::from_bytes(&bytes).map_err(|_| gone())
+    }
+
+    async fn start(&self, id: ExecSessionId) -> Result<(crate::node::ExecLink, Duration), Refusal> {
+        let order = self.order(&id.to_string()).await?;
+        let known = self.platform.sequencer().read(|state| place_of(state, id));
+        let (node, instance, longest) = known.ok_or_else(invalid)?;
+        let open = v1::ExecOpen {
+            session_id: id.to_string(),
+            instance_id: instance,
+            command: order.command,
+            env: order.env.into_iter().collect(),
+            stdin: order.stdin,
+            terminal: order.terminal.map(|(cols, rows)| v1::Terminal {
+                cols: cols.into(),
+                rows: rows.into(),
+            }),
+            max_seconds: u32::try_from(longest).unwrap_or(u32::MAX),
+        };
+        let link = self
+            .nodes
+            .exec(node, open)
+            .await
+            .map_err(|error| match error {
+                ExecError::Disconnected { .. } => {
+                    unavailable("the instance's node is not connected to this server")
+                }
+                ExecError::Refused { code, .. } => {
+                    let why = format!("the node does not run it: {code}");
+                    Refusal::new("instance_not_running", why, "choose another instance")
+                }
+                ExecError::TimedOut { .. } => unavailable("the node did not start it in time"),
+            })?;
+        Ok((link, Duration::from_secs(longest)))
+    }
+
+    /// Ends a session when the state says so, and records how it ended.
+    async fn attend(
+        self,
+        id: ExecSessionId,
+        revoke: watch::Sender<bool>,
+        mut result: oneshot::Receiver<Ended>,
+    ) {
+        let mut positions = self.platform.sequencer().positions();
+        let ended = loop {
+            tokio::select! {
+                ended = &mut result => break ended.unwrap_or_else(|_| failed()),
+                moved = positions.changed() => {
+                    let state = self.platform.sequencer().read(|state| {
+                        state.runtime.execs.get(&id).map(|session| session.state)
+                    });
+                    if moved.is_err() || state != Some(ExecState::Connected) {
+                        revoke.send_replace(true);
+                        break result.await.unwrap_or_else(|_| failed());
+                    }
+                }
+            }
+        };
+        self.end(id, &ended).await;
+    }
+
+    /// Records the end; it is tried for a while, because a session that never
+    /// ends would count forever.
+    async fn end(&self, id: ExecSessionId, ended: &Ended) {
+        for pause in [0, 1, 5, 20, 60] {
+            tokio::time::sleep(Duration::from_secs(pause)).await;
+            let notice = RuntimeNotice::ExecEnded {
+                session: id,
+                end_reason: ended.reason.to_owned(),
+                exit_code: ended.exit_code.map(i64::from),
+                bytes_in: ended.bytes_in,
+                bytes_out: ended.bytes_out,
+            };
+            let notice = Notice::Runtime(notice);
+            if self.platform.notice(PART, None, notice).await.is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// One event for every token that was not good.
+    async fn refused(&self) {
+        let notice = AccessNotice::AuthFailed {
+            reason: "exec_token_invalid".to_owned(),
+            pii_ref: None,
+            count: 1,
+        };
+        let notice = Notice::Access(notice);
+        if let Err(error) = self.platform.notice(PART, None, notice).await {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "a bad exec token was not recorded");
+        }
+    }
+}
+
+/// Where a session runs and how long it may.
+fn place_of(state: &State, id: ExecSessionId) -> Option<(NodeId, String, u64)> {
+    let session = state.runtime.execs.get(&id)?;
+    let instance = state.runtime.plan.instances.get(&session.instance)?;
+    Some((
+        instance.node,
+        session.instance.to_string(),
+        session.max_seconds,
+    ))
+}
+
+/// The command was never reached.
+const fn failed() -> Ended {
+    Ended {
+        exit_code: None,
+        reason: "instance_gone",
+        bytes_in: 0,
+        bytes_out: 0,
+    }
+}
+
+fn invalid() -> Refusal {
+    Refusal::new(
+        "exec_token_invalid",
+        "the token is not good for this session, was used, or its time is over",
+        "ask for a new session",
+    )
+}
+
+fn unavailable(why: &str) -> Refusal {
+    Refusal::new("unavailable", why, "try again in a moment")
+}

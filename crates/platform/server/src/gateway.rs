@@ -1,0 +1,524 @@
+//! Exec sessions over WebSocket: between a client's socket and a node's stream.
+//!
+//! Who may open one was decided before. Every piece is bounded and passed on
+//! before the next is read, so a slow end slows the other. Whoever loses its
+//! client is told to go: HUP at once, TERM after 5 s, KILL after 30 s. What is
+//! said is counted and never kept.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use fluffy_api::node::{MAX_EXEC_FRAME, v1};
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{SinkExt as _, StreamExt as _};
+use hyper::HeaderMap;
+use hyper::header::{
+    AUTHORIZATION, CONNECTION, HeaderValue, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
+    SEC_WEBSOCKET_VERSION, UPGRADE,
+};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
+use v1::exec_from_node::Frame;
+use v1::exec_to_node::Frame as ToNode;
+
+use crate::node::ExecLink;
+
+/// The protocol that both sides must name.
+pub const PROTOCOL: &str = "fluffy.exec.v1";
+
+/// The first byte of a message: what it carries.
+pub mod kind {
+    /// From the client: bytes for the command's input.
+    pub const STDIN: u8 = 0x01;
+    /// From the command: its output.
+    pub const STDOUT: u8 = 0x02;
+    /// From the command: its errors.
+    pub const STDERR: u8 = 0x03;
+    /// From the client: JSON, see [`super::Control`].
+    pub const CONTROL: u8 = 0x10;
+    /// From the command: JSON, see [`super::Exit`]; the last message.
+    pub const EXIT: u8 = 0x11;
+}
+
+/// How often a silent client is asked whether it is there …
+const PING: Duration = Duration::from_secs(15);
+/// … and after how long without a sign it is not.
+const SILENCE: Duration = Duration::from_secs(45);
+/// The longest control message.
+const MAX_CONTROL: usize = 1024;
+/// When a command without a client is told to end, and then made to.
+const TERM_AFTER: Duration = Duration::from_secs(5);
+const KILL_AFTER: Duration = Duration::from_secs(25);
+/// How long a client has to say good-bye too.
+const FAREWELL: Duration = Duration::from_secs(5);
+/// How long a killed command may take to be gone.
+const GONE_AFTER: Duration = Duration::from_secs(5);
+
+/// What a client asks for beside sending input.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Control {
+    /// The terminal has another size.
+    Resize {
+        /// Its width.
+        cols: u16,
+        /// Its height.
+        rows: u16,
+    },
+    /// A signal for the command.
+    Signal {
+        /// Which.
+        signal: Signal,
+    },
+    /// There is no more input.
+    Close,
+}
+
+/// The signals that a client may send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Signal {
+    /// As Ctrl-C does.
+    Int,
+    /// Please end.
+    Term,
+    /// End.
+    Kill,
+    /// The terminal is gone.
+    Hup,
+}
+
+impl Signal {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Int => "INT",
+            Self::Term => "TERM",
+            Self::Kill => "KILL",
+            Self::Hup => "HUP",
+        }
+    }
+}
+
+/// How a command ended, as the client hears it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    /// The code that it ended with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// The signal that ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<String>,
+    /// Why it never started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_started: Option<String>,
+    /// `exited`, `killed`, `timeout`, `operator_revoked`, `instance_gone`.
+    pub reason: String,
+}
+
+/// How a session ended, as the ledger records it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// The code that the command ended with, if it is known.
+    pub exit_code: Option<i32>,
+    /// Why the session ended.
+    pub reason: &'static str,
+    /// How much went to the command.
+    pub bytes_in: u64,
+    /// How much came from it.
+    pub bytes_out: u64,
+}
+
+impl Ended {
+    /// The client went before anything was carried.
+    #[must_use]
+    pub const fn before_it_began() -> Self {
+        Self {
+            exit_code: None,
+            reason: "client_disconnect",
+            bytes_in: 0,
+            bytes_out: 0,
+        }
+    }
+}
+
+/// Why a request can't become a WebSocket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum HandshakeError {
+    /// It does not ask for one as RFC 6455 says.
+    #[error("the request does not ask for a WebSocket of version 13")]
+    NotWebSocket,
+    /// It does not name our protocol.
+    #[error("the request does not name the subprotocol `{PROTOCOL}`")]
+    Protocol,
+}
+
+/// What a request for a WebSocket brought.
+#[derive(Debug)]
+pub struct Handshake {
+    /// The token it showed, as a subprotocol or as a bearer.
+    pub token: Option<String>,
+    /// The headers of the answer that lets it in.
+    pub answer: HeaderMap,
+}
+
+impl Handshake {
+    /// Reads the headers of a request.
+    ///
+    /// # Errors
+    /// It is not a request for our WebSocket.
+    pub fn read(headers: &HeaderMap) -> Result<Self, HandshakeError> {
+        let has = |name, word: &str| {
+            let mut words = listed(headers, name);
+            words.any(|found| found.eq_ignore_ascii_case(word))
+        };
+        let key = headers.get(SEC_WEBSOCKET_KEY);
+        let key = key.filter(|key| STANDARD.decode(key).is_ok_and(|bytes| bytes.len() == 16));
+        let key = key.ok_or(HandshakeError::NotWebSocket)?;
+        let asks = has(UPGRADE, "websocket")
+            && has(CONNECTION, "upgrade")
+            && has(SEC_WEBSOCKET_VERSION, "13");
+        if !asks {
+            return Err(HandshakeError::NotWebSocket);
+        }
+        if !has(SEC_WEBSOCKET_PROTOCOL, PROTOCOL) {
+            return Err(HandshakeError::Protocol);
+        }
+        let mut offered = listed(headers, SEC_WEBSOCKET_PROTOCOL);
+        let offered = offered.find_map(|word| word.strip_prefix("bearer."));
+        let bearer = headers
+            .get(AUTHORIZATION)
+            .and_then(|text| text.to_str().ok());
+        let bearer = bearer.and_then(|text| text.strip_prefix("Bearer "));
+        let mut answer = HeaderMap::new();
+        answer.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        answer.insert(UPGRADE, HeaderValue::from_static("websocket"));
+        answer.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(PROTOCOL));
+        // Base64 is always a header's value.
+        if let Ok(accept) = HeaderValue::from_str(&accept(key.as_bytes())) {
+            answer.insert(hyper::header::SEC_WEBSOCKET_ACCEPT, accept);
+        }
+        Ok(Self {
+            token: offered.or(bearer).map(str::to_owned),
+            answer,
+        })
+    }
+}
+
+/// The words of a header that is a list.
+fn listed(headers: &HeaderMap, name: hyper::header::HeaderName) -> impl Iterator<Item = &str> {
+    let values = headers.get_all(name).into_iter();
+    let values = values.filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',').map(str::trim))
+}
+
+/// What proves that the request was understood; RFC 6455 wants SHA-1 here.
+fn accept(key: &[u8]) -> String {
+    let mut context = ring::digest::Context::new(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY);
+    context.update(key);
+    context.update(b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
+    STANDARD.encode(context.finish().as_ref())
+}
+
+/// Carries a session until one of its ends is gone.
+///
+/// `revoked` ends it when it becomes true or its sender goes.
+pub async fn carry<S>(
+    stream: S,
+    mut link: ExecLink,
+    longest: Duration,
+    mut revoked: watch::Receiver<bool>,
+) -> Ended
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let config = WebSocketConfig::default()
+        .max_message_size(Some(MAX_EXEC_FRAME + 1))
+        .max_frame_size(Some(MAX_EXEC_FRAME + 1))
+        .max_write_buffer_size(4 * MAX_EXEC_FRAME)
+        .write_buffer_size(0);
+    let socket = WebSocketStream::from_raw_socket(stream, Role::Server, Some(config)).await;
+    let (mut sink, mut source) = socket.split();
+    let counts = Counts::default();
+    let end = {
+        let down = down(&mut sink, &mut link.from_node, &counts);
+        let up = up(&mut source, &link.to_node, &counts);
+        tokio::select! {
+            end = down => end,
+            end = up => end,
+            _ = revoked.wait_for(|revoked| *revoked) => End::Cut("operator_revoked"),
+            () = tokio::time::sleep(longest) => End::Cut("timeout"),
+        }
+    };
+    let (exit_code, reason) = match end {
+        End::Exited(exit) => (exit.exit_code, known(&exit.reason)),
+        End::Lost => (farewell(&mut link, &counts).await, "client_disconnect"),
+        End::Violated(why) => {
+            close(&mut sink, CloseCode::Policy, why).await;
+            (farewell(&mut link, &counts).await, "client_disconnect")
+        }
+        End::Cut(reason) => {
+            let code = kill(&mut link, &counts).await;
+            let exit = Exit {
+                exit_code: None,
+                signal: Some("KILL".to_owned()),
+                not_started: None,
+                reason: reason.to_owned(),
+            };
+            tell_exit(&mut sink, &exit).await;
+            (code, reason)
+        }
+    };
+    // Whoever hangs up while the other still speaks may take back what it said
+    // last, and that was how the command ended.
+    let _ = timeout(FAREWELL, async {
+        while let Some(Ok(_)) = source.next().await {}
+    })
+    .await;
+    Ended {
+        exit_code,
+        reason,
+        bytes_in: counts.into.load(Ordering::Relaxed),
+        bytes_out: counts.out.load(Ordering::Relaxed),
+    }
+}
+
+/// How much went each way.
+#[derive(Debug, Default)]
+struct Counts {
+    into: AtomicU64,
+    out: AtomicU64,
+}
+
+/// What ended the carrying.
+enum End {
+    /// The command is done, and the client knows.
+    Exited(Exit),
+    /// The client is gone.
+    Lost,
+    /// The client said what it must not.
+    Violated(&'static str),
+    /// Somebody else ended it, or its time is up.
+    Cut(&'static str),
+}
+
+/// From the client to the node.
+async fn up<S>(
+    source: &mut SplitStream<WebSocketStream<S>>,
+    to_node: &mpsc::Sender<v1::ExecToNode>,
+    counts: &Counts,
+) -> End
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    loop {
+        let message = match timeout(SILENCE, source.next()).await {
+            Ok(Some(Ok(message))) => message,
+            _ => return End::Lost,
+        };
+        let bytes = match message {
+            Message::Binary(bytes) => bytes,
+            Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => continue,
+            Message::Close(_) => return End::Lost,
+            Message::Text(_) => return End::Violated("messages are binary"),
+        };
+        let frame = match bytes.split_first() {
+            Some((&kind::STDIN, input)) => {
+                counts.into.fetch_add(input.len() as u64, Ordering::Relaxed);
+                ToNode::Stdin(input.to_vec())
+            }
+            Some((&kind::CONTROL, text)) => match control(text) {
+                Some(frame) => frame,
+                None => return End::Violated("unknown control message"),
+            },
+            _ => return End::Violated("unknown type of message"),
+        };
+        let frame = Some(frame);
+        if to_node.send(v1::ExecToNode { frame }).await.is_err() {
+            // The node's side tells how it ended.
+            return std::future::pending().await;
+        }
+    }
+}
+
+fn control(text: &[u8]) -> Option<ToNode> {
+    if text.len() > MAX_CONTROL {
+        return None;
+    }
+    Some(match serde_json::from_slice(text).ok()? {
+        Control::Resize { cols, rows } => ToNode::Resize(v1::Terminal {
+            cols: cols.into(),
+            rows: rows.into(),
+        }),
+        Control::Signal { signal } => ToNode::Signal(signal.as_str().to_owned()),
+        Control::Close => ToNode::StdinEnd(v1::StdinEnd {}),
+    })
+}
+
+/// From the node to the client.
+async fn down<S>(
+    sink: &mut SplitSink<WebSocketStream<S>, Message>,
+    from_node: &mut mpsc::Receiver<Frame>,
+    counts: &Counts,
+) -> End
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut pings = interval(PING);
+    pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let message = tokio::select! {
+            frame = from_node.recv() => match frame {
+                Some(Frame::Stdout(bytes)) => output(kind::STDOUT, &bytes, counts),
+                Some(Frame::Stderr(bytes)) => output(kind::STDERR, &bytes, counts),
+                Some(Frame::Attach(_)) => continue,
+                Some(Frame::Exit(exit)) => return exited(sink, exit_of(exit)).await,
+                None => return exited(sink, gone()).await,
+            },
+            _ = pings.tick() => Message::Ping(Vec::new().into()),
+        };
+        if sink.send(message).await.is_err() {
+            return End::Lost;
+        }
+    }
+}
+
+fn output(kind: u8, bytes: &[u8], counts: &Counts) -> Message {
+    counts.out.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+    let mut message = Vec::with_capacity(bytes.len() + 1);
+    message.push(kind);
+    message.extend_from_slice(bytes);
+    Message::Binary(message.into())
+}
+
+async fn exited<S>(sink: &mut SplitSink<WebSocketStream<S>, Message>, exit: Exit) -> End
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    tell_exit(sink, &exit).await;
+    End::Exited(exit)
+}
+
+/// Tells the client how it ended; if it is gone, that is its own loss.
+async fn tell_exit<S>(sink: &mut SplitSink<WebSocketStream<S>, Message>, exit: &Exit)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut message = vec![kind::EXIT];
+    // A struct of texts and numbers always is JSON.
+    message.extend(serde_json::to_vec(exit).unwrap_or_default());
+    let told = timeout(PING, sink.send(Message::Binary(message.into()))).await;
+    if matches!(told, Ok(Ok(()))) {
+        close(sink, CloseCode::Normal, "").await;
+    }
+}
+
+async fn close<S>(sink: &mut SplitSink<WebSocketStream<S>, Message>, code: CloseCode, why: &str)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let reason = why.into();
+    let frame = CloseFrame { code, reason };
+    let _ = timeout(PING, sink.send(Message::Close(Some(frame)))).await;
+}
+
+fn exit_of(exit: v1::ExecExit) -> Exit {
+    use v1::exec_exit::Of;
+    let mut told = Exit {
+        exit_code: None,
+        signal: None,
+        not_started: None,
+        reason: known(&exit.reason).to_owned(),
+    };
+    match exit.of {
+        Some(Of::ExitCode(code)) => told.exit_code = Some(code),
+        Some(Of::Signal(signal)) => told.signal = Some(signal.chars().take(16).collect()),
+        Some(Of::NotStarted(why)) => told.not_started = Some(why.chars().take(256).collect()),
+        None => {}
+    }
+    told
+}
+
+/// The node's end was lost before the command's was told.
+fn gone() -> Exit {
+    Exit {
+        exit_code: None,
+        signal: None,
+        not_started: None,
+        reason: "instance_gone".to_owned(),
+    }
+}
+
+/// A reason that a node may give; another one counts as the instance's end.
+fn known(reason: &str) -> &'static str {
+    match reason {
+        "exited" => "exited",
+        "killed" => "killed",
+        "timeout" => "timeout",
+        "operator_revoked" => "operator_revoked",
+        _ => "instance_gone",
+    }
+}
+
+/// Has a command end whose client is gone; tells its code if there is one.
+async fn farewell(link: &mut ExecLink, counts: &Counts) -> Option<i32> {
+    for (signal, patience) in [
+        (Signal::Hup, TERM_AFTER),
+        (Signal::Term, KILL_AFTER),
+        (Signal::Kill, GONE_AFTER),
+    ] {
+        if let Some(code) = signal_and_wait(link, signal, patience, counts).await {
+            return code;
+        }
+    }
+    None
+}
+
+/// Ends a command at once.
+async fn kill(link: &mut ExecLink, counts: &Counts) -> Option<i32> {
+    let ended = signal_and_wait(link, Signal::Kill, GONE_AFTER, counts).await;
+    ended.flatten()
+}
+
+/// Sends a signal and waits for the end; its code, if it came in time.
+async fn signal_and_wait(
+    link: &mut ExecLink,
+    signal: Signal,
+    patience: Duration,
+    counts: &Counts,
+) -> Option<Option<i32>> {
+    let deadline = Instant::now() + patience;
+    let frame = Some(ToNode::Signal(signal.as_str().to_owned()));
+    let mut unsent = Some(v1::ExecToNode { frame });
+    loop {
+        let frame = tokio::select! {
+            // Input may wait before the signal while output is not read.
+            room = link.to_node.reserve(), if unsent.is_some() => {
+                if let (Ok(room), Some(message)) = (room, unsent.take()) {
+                    room.send(message);
+                }
+                continue;
+            }
+            frame = link.from_node.recv() => frame,
+            () = tokio::time::sleep_until(deadline) => return None,
+        };
+        match frame {
+            Some(Frame::Stdout(bytes) | Frame::Stderr(bytes)) => {
+                counts.out.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            }
+            Some(Frame::Attach(_)) => {}
+            Some(Frame::Exit(exit)) => return Some(exit_of(exit).exit_code),
+            None => return Some(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,195 @@
+//! What the HTTP layer stands on: who calls, decisions, views, small memory.
+//!
+//! A seam: the server answers with the control plane behind it, tests with a
+//! double. Nothing here is about HTTP. Next: `super::service`.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::time::Duration;
+
+use fluffy_api::Operation;
+use fluffy_base::{Digest, Timestamp};
+use fluffy_control::{Caller, Outcome, Refusal, Subject};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tokio::sync::{oneshot, watch};
+
+use crate::aside::Draw;
+use crate::fold::Position;
+use crate::gateway::Ended;
+use crate::node::ExecLink;
+
+/// What the HTTP layer stands on.
+pub trait Backend: Send + Sync + 'static {
+    /// The time.
+    fn now(&self) -> Timestamp;
+
+    /// Ticks with what readers see.
+    fn positions(&self) -> watch::Receiver<Position>;
+
+    /// The end of the ledger, whether or not readers see it yet.
+    fn head(&self) -> impl Future<Output = Result<Position, Refusal>> + Send;
+
+    /// Who stands behind what was shown, if anybody does.
+    fn identify(
+        &self,
+        identity: Identity<'_>,
+    ) -> impl Future<Output = Result<Caller, Refusal>> + Send;
+
+    /// Whose budget a call is counted by: the org that a path names, if the
+    /// caller has anything in it, else the caller.
+    fn payer(&self, caller: &Caller, org: Option<&str>) -> String;
+
+    /// Decides and records a write.
+    fn write(&self, asked: Asked) -> impl Future<Output = Result<Wrote, Refusal>> + Send;
+
+    /// What a write led to, as the views have it now.
+    fn answer(&self, subject: &Subject) -> Value;
+
+    /// What an earlier write led to, by the event of its decision.
+    fn led_to(&self, decision: u64) -> impl Future<Output = Option<Subject>> + Send;
+
+    /// Reads; a list in pages of `limit`, going on behind `after`.
+    fn read(&self, asked: Asked) -> impl Future<Output = Result<Value, Refusal>> + Send;
+
+    /// The hash of a request as it is kept, which helps nobody to guess what
+    /// was sent: it may have been a secret.
+    fn fingerprint(&self, request: Digest) -> Digest;
+
+    /// The answer that was stored under a key.
+    fn recall(&self, key: &str) -> impl Future<Output = Result<Option<Stored>, Refusal>> + Send;
+
+    /// Stores an answer under a key, for a day.
+    fn remember(
+        &self,
+        key: &str,
+        answer: Stored,
+    ) -> impl Future<Output = Result<(), Refusal>> + Send;
+
+    /// Lets the bearer of a session's token in, once; what is said in it is
+    /// carried elsewhere.
+    fn open_exec(&self, ask: OpenExec) -> impl Future<Output = Result<OpenedExec, Refusal>> + Send {
+        let refusal = Refusal::new(
+            "not_supported",
+            format!(
+                "session `{}` is of a server that runs no commands",
+                ask.session
+            ),
+            "connect to a server that nodes are connected to",
+        );
+        std::future::ready(Err(refusal))
+    }
+
+    /// Draws from a bucket that all replicas share; none if it is out of reach.
+    fn draw(&self, bucket: &str, draw: Draw) -> impl Future<Output = Option<u64>> + Send;
+
+    /// How many replicas share the buckets, as far as is known.
+    fn replicas(&self) -> u64;
+
+    /// How the server is.
+    fn health(&self) -> Health;
+
+    /// Figures in the form of Prometheus, beside those of this layer.
+    fn metrics(&self) -> String;
+
+    /// What this server can do, for `getCapabilities`.
+    fn features(&self) -> BTreeMap<String, bool>;
+}
+
+/// What a caller showed.
+#[derive(Debug, Clone, Copy)]
+pub enum Identity<'a> {
+    /// The hash of a bearer token.
+    Token(Digest),
+    /// The local socket, as this user of the machine.
+    Socket(u32),
+    /// Nothing that could be a token.
+    Nothing {
+        /// Where the call came from, for the record of failures.
+        source: &'a str,
+    },
+}
+
+/// What is asked, with everything that HTTP adds to it.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// Who asks.
+    pub caller: Caller,
+    /// The id of the call.
+    pub request_id: String,
+    /// Where the call came from.
+    pub source: String,
+    /// What.
+    pub operation: Operation,
+    /// What its path names.
+    pub path: Vec<String>,
+    /// What stands behind the question mark; a list goes on behind `after`.
+    pub query: BTreeMap<String, String>,
+    /// The body.
+    pub body: Option<Value>,
+    /// The key under which it may be repeated, and the hash of the request.
+    pub idempotency: Option<(String, Digest)>,
+    /// The version that the object must have.
+    pub if_match: Option<u64>,
+}
+
+/// What somebody who opens an exec session shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenExec {
+    /// The org in the path.
+    pub org: String,
+    /// The session in the path.
+    pub session: String,
+    /// The hash of the token, if it can be one.
+    pub token: Option<Digest>,
+    /// Where the call came from.
+    pub source: String,
+    /// The id of the call.
+    pub request_id: String,
+}
+
+/// An exec session that is open.
+#[derive(Debug)]
+pub struct OpenedExec {
+    /// The node's end.
+    pub link: ExecLink,
+    /// How long it may last.
+    pub longest: Duration,
+    /// Becomes true when somebody ends it.
+    pub revoked: watch::Receiver<bool>,
+    /// Hears how it ended.
+    pub ended: oneshot::Sender<Ended>,
+}
+
+/// What became of a write.
+#[derive(Debug, Clone)]
+pub struct Wrote {
+    /// How it was decided.
+    pub outcome: Outcome,
+    /// What is shown once and stored nowhere.
+    pub once: Map<String, Value>,
+    /// The last event of it.
+    pub position: Position,
+}
+
+/// An answer as it is stored for repeats.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Stored {
+    /// The hash of the request.
+    pub request: Digest,
+    /// The status.
+    pub status: u16,
+    /// The body, without what is shown once.
+    pub body: Value,
+    /// The last event of the write.
+    pub seq: u64,
+}
+
+/// How a server is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Health {
+    /// It takes requests.
+    Ready,
+    /// It does not, for this reason.
+    Unready(String),
+}

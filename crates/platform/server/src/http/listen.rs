@@ -1,0 +1,258 @@
+//! Listeners: TLS for everybody, a socket for this machine, one for operators.
+//!
+//! Bounds connections, handshakes and idle time, and ends in good order. What
+//! a connection may ask depends on the door that it came in by. Next:
+//! `service`.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{self, ServerConfig};
+
+use super::backend::Backend;
+use super::service::{HttpService, Peer};
+
+/// The most connections of a listener at once.
+const MAX_CONNECTIONS: usize = 2048;
+
+/// How long a handshake may take, and a request's head, idle time included.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+const IDLE: Duration = Duration::from_secs(180);
+
+/// How long connections have to end.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// What hyper reads of a head; above what this layer allows, so that a refusal
+/// has the form of all others.
+const HEAD: usize = 80 << 10;
+
+/// The most calls of one connection at once.
+const STREAMS: u32 = 128;
+
+/// By which door a connection came in, which says what it may ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Door {
+    /// Operations, for everybody.
+    Public,
+    /// Health and figures, for operators; nothing else.
+    Operators,
+    /// Both, on this machine.
+    Local,
+}
+
+impl Door {
+    pub(super) const fn has_operations(self) -> bool {
+        !matches!(self, Self::Operators)
+    }
+
+    pub(super) const fn is_operated(self) -> bool {
+        !matches!(self, Self::Public)
+    }
+}
+
+/// Where connections come from.
+pub enum Listener {
+    /// TLS, for everybody.
+    Public(TcpListener, TlsAcceptor),
+    /// In the clear, for operators.
+    Operators(TcpListener),
+    /// The socket of this machine.
+    Local(UnixListener),
+}
+
+impl std::fmt::Debug for Listener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Public(..) => "Public",
+            Self::Operators(_) => "Operators",
+            Self::Local(_) => "Local",
+        })
+    }
+}
+
+/// TLS with this certificate: versions 1.2 and 1.3, HTTP/2 and HTTP/1.1.
+///
+/// # Errors
+/// The certificate and the key do not fit.
+pub fn tls(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<TlsAcceptor, rustls::Error> {
+    let provider = Arc::new(ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth();
+    let mut config = config.with_single_cert(chain, key)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// A stream that was accepted.
+enum Accepted {
+    Tcp(TcpStream, SocketAddr),
+    Unix(UnixStream),
+}
+
+impl Listener {
+    async fn accept(&self) -> io::Result<Accepted> {
+        match self {
+            Self::Public(listener, _) | Self::Operators(listener) => {
+                let (stream, address) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok(Accepted::Tcp(stream, address))
+            }
+            Self::Local(listener) => Ok(Accepted::Unix(listener.accept().await?.0)),
+        }
+    }
+}
+
+impl<B: Backend> HttpService<B> {
+    /// Serves a listener until `stop` says so or its sender is gone, then lets
+    /// what runs come to its end.
+    pub async fn serve(self, listener: Listener, mut stop: watch::Receiver<bool>) {
+        let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let mut connections = JoinSet::new();
+        loop {
+            while connections.try_join_next().is_some() {}
+            let accepted = tokio::select! {
+                accepted = next(&listener, &room) => accepted,
+                _ = stop.wait_for(|stop| *stop) => break,
+            };
+            let (stream, place) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            let (service, stop) = (self.clone(), stop.clone());
+            match (&listener, stream) {
+                (Listener::Public(_, acceptor), Accepted::Tcp(stream, address)) => {
+                    let acceptor = acceptor.clone();
+                    connections.spawn(async move {
+                        let _place = place;
+                        service
+                            .encrypted(acceptor, stream, address.ip(), stop)
+                            .await;
+                    });
+                }
+                (_, Accepted::Tcp(stream, address)) => {
+                    connections.spawn(async move {
+                        let _place = place;
+                        let peer = Peer::Address(address.ip().to_canonical());
+                        service.http1(stream, Door::Operators, peer, stop).await;
+                    });
+                }
+                (_, Accepted::Unix(stream)) => {
+                    connections.spawn(async move {
+                        let _place = place;
+                        // Who has no name is nobody's owner.
+                        let peer = match stream.peer_cred() {
+                            Ok(user) => Peer::Socket(user.uid()),
+                            Err(_) => Peer::Address(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+                        };
+                        service.http1(stream, Door::Local, peer, stop).await;
+                    });
+                }
+            }
+        }
+        drop(listener);
+        let _ = timeout(FAREWELL, async {
+            while connections.join_next().await.is_some() {}
+        })
+        .await;
+    }
+
+    async fn encrypted(
+        self,
+        acceptor: TlsAcceptor,
+        stream: TcpStream,
+        address: IpAddr,
+        stop: watch::Receiver<bool>,
+    ) {
+        let Ok(Ok(stream)) = timeout(HANDSHAKE, acceptor.accept(stream)).await else {
+            return;
+        };
+        let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        let peer = Peer::Address(address.to_canonical());
+        match is_http2 {
+            true => self.http2(stream, peer, stop).await,
+            false => self.http1(stream, Door::Public, peer, stop).await,
+        }
+    }
+
+    async fn http1<S>(self, stream: S, door: Door, peer: Peer, stop: watch::Receiver<bool>)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let service = service_fn(move |request| {
+            let service = self.clone();
+            async move { Ok::<_, Infallible>(service.respond(door, peer, request).await) }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(IDLE)
+            .max_buf_size(HEAD)
+            .serve_connection(TokioIo::new(stream), service)
+            .with_upgrades();
+        let mut connection = std::pin::pin!(connection);
+        // What breaks a connection is nobody's fault here.
+        tokio::select! {
+            _ = connection.as_mut() => return,
+            () = stopped(stop) => connection.as_mut().graceful_shutdown(),
+        }
+        let _ = timeout(FAREWELL, connection).await;
+    }
+
+    async fn http2<S>(self, stream: S, peer: Peer, stop: watch::Receiver<bool>)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let service = service_fn(move |request| {
+            let service = self.clone();
+            async move { Ok::<_, Infallible>(service.respond(Door::Public, peer, request).await) }
+        });
+        let connection = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .keep_alive_interval(HANDSHAKE * 2)
+            .keep_alive_timeout(HANDSHAKE)
+            .max_header_list_size(80 << 10)
+            .max_concurrent_streams(STREAMS)
+            .serve_connection(TokioIo::new(stream), service);
+        let mut connection = std::pin::pin!(connection);
+        tokio::select! {
+            _ = connection.as_mut() => return,
+            () = stopped(stop) => connection.as_mut().graceful_shutdown(),
+        }
+        let _ = timeout(FAREWELL, connection).await;
+    }
+}
+
+/// The next connection, once there is room for it.
+async fn next(
+    listener: &Listener,
+    room: &Arc<Semaphore>,
+) -> io::Result<(Accepted, OwnedSemaphorePermit)> {
+    let place = Arc::clone(room).acquire_owned().await;
+    let place = place.map_err(io::Error::other)?;
+    Ok((listener.accept().await?, place))
+}
+
+async fn stopped(mut stop: watch::Receiver<bool>) {
+    let _ = stop.wait_for(|stop| *stop).await;
+}

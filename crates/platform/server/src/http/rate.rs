@@ -1,0 +1,170 @@
+//! Rate limits: how many calls an org, a caller or an address may make.
+//!
+//! Replicas draw small chunks from buckets that they share, so that together
+//! they never allow more than the limit; out of reach of those, each allows
+//! its share. Counts by fixed windows. Never forgets a bucket in its window,
+//! and keeps a bounded number of them. Next: `super::service`.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fluffy_api::operation::Bucket;
+use fluffy_base::Timestamp;
+
+use super::backend::Backend;
+use crate::aside::Draw;
+
+/// The most buckets that are kept; old windows go first.
+const MOST: usize = 20_000;
+
+/// The part of a window that is drawn at once: a twentieth.
+const CHUNKS: u64 = 20;
+
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// How many calls there may be in a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RateLimits {
+    /// Reads of an org in a minute.
+    pub reads: u64,
+    /// Writes of an org in a minute.
+    pub writes: u64,
+    /// Logins, and failures to prove who calls, of an address in a minute.
+    pub logins: u64,
+    /// Exec sessions of an org in an hour.
+    pub execs: u64,
+    /// Streams of changes of an org at once, on one replica.
+    pub watches: usize,
+}
+
+impl Default for RateLimits {
+    fn default() -> Self {
+        Self {
+            reads: 1000,
+            writes: 100,
+            logins: 10,
+            execs: 100,
+            watches: 50,
+        }
+    }
+}
+
+impl RateLimits {
+    fn of(self, bucket: Bucket) -> (&'static str, u64, Duration) {
+        match bucket {
+            Bucket::Auth => ("auth", self.logins, MINUTE),
+            Bucket::Read => ("read", self.reads, MINUTE),
+            Bucket::Write => ("write", self.writes, MINUTE),
+            Bucket::Exec => ("exec", self.execs, HOUR),
+        }
+    }
+}
+
+/// What is left of the bucket that a call was counted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Left {
+    pub(super) limit: u64,
+    pub(super) remaining: u64,
+    /// When it is full again, in seconds since 1970.
+    pub(super) reset: u64,
+    /// How many seconds that is from now.
+    pub(super) after: u64,
+    pub(super) allowed: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Rates {
+    buckets: Mutex<HashMap<String, Local>>,
+}
+
+/// What this replica has drawn from a bucket in a window.
+#[derive(Debug, Clone, Copy, Default)]
+struct Local {
+    window: u64,
+    drawn: u64,
+    used: u64,
+    /// Whether the shared bucket had nothing left.
+    is_dry: bool,
+}
+
+impl Local {
+    fn take(&mut self) -> bool {
+        let free = self.used < self.drawn;
+        self.used += u64::from(free);
+        free
+    }
+}
+
+impl Rates {
+    /// Counts one call by a bucket.
+    pub(super) async fn count<B: Backend>(
+        &self,
+        backend: &B,
+        limits: RateLimits,
+        (bucket, payer): (Bucket, &str),
+    ) -> Left {
+        let (name, limit, length) = limits.of(bucket);
+        let key = format!("{name}:{payer}");
+        let seconds = length.as_secs().max(1);
+        let now = seconds_of(backend.now());
+        let window = now / seconds;
+        let mut local = self.with(&key, window, |local| {
+            let allowed = local.take();
+            (*local, allowed)
+        });
+        if !local.1 && !local.0.is_dry {
+            let wanted = (limit / CHUNKS).max(1);
+            let draw = Draw {
+                wanted,
+                limit,
+                window: length,
+            };
+            let got = backend.draw(&key, draw).await;
+            local = self.with(&key, window, |local| {
+                let share = limit / backend.replicas().max(1);
+                let got = got.unwrap_or_else(|| wanted.min(share.saturating_sub(local.drawn)));
+                local.drawn += got;
+                local.is_dry = got == 0;
+                let allowed = local.take();
+                (*local, allowed)
+            });
+        }
+        let (local, allowed) = local;
+        let remaining = match local.is_dry {
+            true => local.drawn.saturating_sub(local.used),
+            false => limit.saturating_sub(local.used),
+        };
+        Left {
+            limit,
+            remaining,
+            reset: (window + 1) * seconds,
+            after: ((window + 1) * seconds).saturating_sub(now).max(1),
+            allowed,
+        }
+    }
+
+    fn with<R>(&self, key: &str, window: u64, act: impl FnOnce(&mut Local) -> R) -> R {
+        let mut buckets = self.lock();
+        if buckets.len() >= MOST && !buckets.contains_key(key) {
+            buckets.retain(|_, local| local.window >= window);
+        }
+        let local = buckets.entry(key.to_owned()).or_default();
+        if local.window != window {
+            *local = Local {
+                window,
+                ..Local::default()
+            };
+        }
+        act(local)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Local>> {
+        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn seconds_of(moment: Timestamp) -> u64 {
+    u64::try_from(moment.as_micros() / 1_000_000).unwrap_or(0)
+}

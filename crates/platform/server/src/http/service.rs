@@ -1,0 +1,702 @@
+//! The way of a request: from its first byte to its answer.
+//!
+//! The same for every operation: limits, who calls, what is left of their
+//! budget, the form of what they sent, then the decision or the view. Nothing
+//! here knows what an operation means. Next: `head`, `repeat`, `stream`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fluffy_api::operation::{Auth, Bucket, Kind, Method, Spec};
+use fluffy_api::request::{self, Requests};
+use fluffy_api::types::{Capabilities, Parked, Receipt};
+use fluffy_api::{Operation, Problem, openapi};
+use fluffy_base::id::RequestId;
+use fluffy_control::{Caller, CallerKind, Outcome};
+use fluffy_ledger::{Actor, ActorKind};
+use hyper::body::{Body, Bytes};
+use hyper::http::request::Parts;
+use hyper::upgrade::OnUpgrade;
+use hyper::{Request, Response};
+use serde_json::Value;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::answer::{self, Reply, Told};
+use super::backend::{Asked, Backend, Health, Identity, OpenExec};
+use super::body::{self, AnswerBody};
+use super::cursor;
+use super::exec;
+use super::head::{self, Shown};
+use super::listen::Door;
+use super::metrics::Metrics;
+use super::rate::{Left, RateLimits, Rates};
+use super::repeat::{self, Keys};
+use super::stream::{self, Watches};
+use crate::fold::Position;
+
+/// How a service behaves.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How many calls there may be.
+    pub rates: RateLimits,
+    /// How many requests are answered at once; more wait.
+    pub at_once: usize,
+    /// How long a request waits for its turn.
+    pub turn: Duration,
+    /// How long a request may take in all.
+    pub deadline: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            rates: RateLimits::default(),
+            at_once: 256,
+            turn: Duration::from_secs(5),
+            deadline: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// A machine.
+    Address(IpAddr),
+    /// A user of this machine, on the local socket.
+    Socket(u32),
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => write!(f, "{address}"),
+            Self::Socket(user) => write!(f, "socket:{user}"),
+        }
+    }
+}
+
+/// Answers requests; to be cloned freely.
+pub struct HttpService<B> {
+    shared: Arc<Shared<B>>,
+}
+
+pub(super) struct Shared<B> {
+    pub(super) backend: B,
+    requests: Requests,
+    document: Bytes,
+    options: Options,
+    room: Semaphore,
+    rates: Rates,
+    keys: Keys,
+    watches: Watches,
+    metrics: Metrics,
+}
+
+/// What came of a write, before it is an answer.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub(super) status: u16,
+    /// What the caller gets.
+    shown: Value,
+    /// What is stored for repeats: without what is shown once.
+    pub(super) stored: Value,
+    pub(super) position: Position,
+    is_replay: bool,
+}
+
+/// What is known of a call on its way.
+struct Way {
+    request_id: String,
+    peer: Peer,
+    operation: Option<Operation>,
+    left: Option<Left>,
+}
+
+impl<B: Backend> HttpService<B> {
+    /// A service on a backend.
+    #[must_use]
+    pub fn new(backend: B, options: Options) -> Self {
+        let document = openapi::document().to_string();
+        Self {
+            shared: Arc::new(Shared {
+                backend,
+                requests: Requests::new(),
+                document: document.into(),
+                room: Semaphore::new(options.at_once),
+                rates: Rates::default(),
+                keys: Keys::default(),
+                watches: Watches::default(),
+                metrics: Metrics::default(),
+                options,
+            }),
+        }
+    }
+
+    /// What it stands on.
+    #[must_use]
+    pub fn backend(&self) -> &B {
+        &self.shared.backend
+    }
+
+    /// Answers one request.
+    pub async fn respond<R>(
+        &self,
+        door: Door,
+        peer: Peer,
+        request: Request<R>,
+    ) -> Response<AnswerBody>
+    where
+        R: Body + Send + 'static,
+        R::Data: Send,
+        R::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let shared = &self.shared;
+        let _running = shared.metrics.begin();
+        let mut way = Way {
+            request_id: RequestId::generate().to_string(),
+            peer,
+            operation: None,
+            left: None,
+        };
+        let deadline = shared.options.deadline;
+        let handled = timeout(deadline, Shared::handle(shared, door, request, &mut way)).await;
+        let mut result = handled.unwrap_or_else(|_| {
+            let why = "the answer took too long";
+            Err(answer::unavailable(why, Duration::from_secs(1)))
+        });
+        let left = match way.left {
+            Some(left) => left,
+            None => {
+                // What was refused before anybody was known costs the address.
+                let left = shared.count(Bucket::Read, &way.peer.to_string()).await;
+                if !left.allowed {
+                    result = Err(answer::rate_limited(&left));
+                }
+                left
+            }
+        };
+        let told = Told {
+            request_id: way.request_id,
+            left,
+            position: shared.position(),
+        };
+        let reply = result.unwrap_or_else(|problem| Reply::refusal(*problem, &told.request_id));
+        let response = reply.send(&told);
+        let operation = way
+            .operation
+            .map_or("none", |operation| operation.spec().id);
+        shared.metrics.count(operation, response.status().as_u16());
+        response
+    }
+}
+
+impl<B: Backend> Shared<B> {
+    async fn handle<R>(
+        this: &Arc<Self>,
+        door: Door,
+        request: Request<R>,
+        way: &mut Way,
+    ) -> Result<Reply, Box<Problem>>
+    where
+        R: Body + Send + 'static,
+        R::Data: Send,
+        R::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let mut request = request;
+        let upgrade = hyper::upgrade::on(&mut request);
+        let (head, body) = request.into_parts();
+        let mut body = std::pin::pin!(body);
+        let result = Self::answer(this, door, (head, upgrade), body.as_mut(), way).await;
+        // A connection ends where a request was not read to its end, and a
+        // client that still sends would never see its answer.
+        body::discard(body).await;
+        result
+    }
+
+    async fn answer<R>(
+        this: &Arc<Self>,
+        door: Door,
+        (head, upgrade): (Parts, OnUpgrade),
+        body: Pin<&mut R>,
+        way: &mut Way,
+    ) -> Result<Reply, Box<Problem>>
+    where
+        R: Body + Send + 'static,
+        R::Data: Send,
+        R::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        head::check_size(&head)?;
+        if let Some(reply) = this.operate(door, &head) {
+            return Ok(reply);
+        }
+        let turn = timeout(this.options.turn, this.room.acquire()).await;
+        let Ok(Ok(_turn)) = turn else {
+            let why = "too many requests are being answered";
+            return Err(answer::unavailable(why, this.options.turn));
+        };
+        let (operation, path) = route(door, &head)?;
+        way.operation = Some(operation);
+        let spec = operation.spec();
+        let caller = this.caller(spec, &head, way).await?;
+        this.budget(operation, &caller, &path, way).await?;
+        this.requests.check_path(spec, &path)?;
+        let pairs = head::query_pairs(head.uri.query().unwrap_or_default())?;
+        let query = request::query(spec, pairs)?;
+        if spec.auth == Auth::ExecToken {
+            let ask = open_exec(&path, way);
+            return exec::connect(&this.backend, &head.headers, ask, upgrade).await;
+        }
+        let body = body::read(operation, &head.headers, body).await?;
+        if let Some(body) = &body {
+            this.requests.check_body(operation, body)?;
+        }
+        let asked = Asked {
+            caller,
+            request_id: way.request_id.clone(),
+            source: way.peer.to_string(),
+            operation,
+            path,
+            query,
+            body,
+            idempotency: None,
+            if_match: head::if_match(&head.headers)?,
+        };
+        match spec.kind {
+            Kind::Write => Self::write(this, asked, &head).await,
+            Kind::Read | Kind::List => Self::read(this, asked, &head).await,
+        }
+    }
+
+    /// What operators and their machines ask, without proving who they are.
+    fn operate(&self, door: Door, head: &Parts) -> Option<Reply> {
+        if !door.is_operated() || head.method != hyper::Method::GET {
+            return None;
+        }
+        let plain = "text/plain; charset=utf-8";
+        match head.uri.path() {
+            "/healthz" => Some(Reply::text(200, plain, "ok\n")),
+            "/readyz" => Some(match self.backend.health() {
+                Health::Ready => Reply::text(200, plain, "ready\n"),
+                Health::Unready(why) => Reply::text(503, plain, format!("{why}\n")),
+            }),
+            "/metrics" => {
+                let text = format!("{}{}", self.metrics.text(), self.backend.metrics());
+                Some(Reply::text(200, "text/plain; version=0.0.4", text))
+            }
+            _ => None,
+        }
+    }
+
+    /// Who calls. Whoever cannot prove it pays from the bucket of logins.
+    async fn caller(
+        &self,
+        spec: &Spec,
+        head: &Parts,
+        way: &mut Way,
+    ) -> Result<Caller, Box<Problem>> {
+        if spec.auth != Auth::Caller {
+            return Ok(Caller {
+                kind: CallerKind::Anonymous,
+                actor: Actor::new(ActorKind::User, "anonymous"),
+            });
+        }
+        let source = way.peer.to_string();
+        let identity = match (head::token(&head.headers), way.peer) {
+            (Shown::Token(hash), _) => Identity::Token(hash),
+            (Shown::Nothing, Peer::Socket(user)) => Identity::Socket(user),
+            (Shown::Nothing | Shown::Nonsense, _) => Identity::Nothing { source: &source },
+        };
+        let refusal = match self.backend.identify(identity).await {
+            Ok(caller) => return Ok(caller),
+            Err(refusal) => refusal,
+        };
+        let problem = answer::problem(refusal);
+        if problem.status == 401 {
+            let left = self.count(Bucket::Auth, &source).await;
+            way.left = Some(left);
+            if !left.allowed {
+                return Err(answer::rate_limited(&left));
+            }
+        }
+        Err(problem)
+    }
+
+    /// Counts a call, and refuses it if there is nothing left.
+    async fn budget(
+        &self,
+        operation: Operation,
+        caller: &Caller,
+        path: &[String],
+        way: &mut Way,
+    ) -> Result<(), Box<Problem>> {
+        let spec = operation.spec();
+        let payer = match spec.auth {
+            Auth::Caller => self.backend.payer(caller, head::org(operation, path)),
+            Auth::None | Auth::ExecToken => way.peer.to_string(),
+        };
+        let mut left = self.count(spec.rate, &payer).await;
+        if spec.rate == Bucket::Exec && left.allowed {
+            let writes = self.count(Bucket::Write, &payer).await;
+            if !writes.allowed || writes.remaining < left.remaining {
+                left = writes;
+            }
+        }
+        way.left = Some(left);
+        match left.allowed {
+            true => Ok(()),
+            false => Err(answer::rate_limited(&left)),
+        }
+    }
+
+    async fn count(&self, bucket: Bucket, payer: &str) -> Left {
+        let limits = self.options.rates;
+        self.rates
+            .count(&self.backend, limits, (bucket, payer))
+            .await
+    }
+
+    async fn write(
+        this: &Arc<Self>,
+        mut asked: Asked,
+        head: &Parts,
+    ) -> Result<Reply, Box<Problem>> {
+        let key = head::idempotency_key(asked.operation.spec(), &head.headers)?;
+        let wait = head::wait(&head.headers);
+        let request_id = asked.request_id.clone();
+        let this = Arc::clone(this);
+        // A caller that goes away does not stop what it asked for half way.
+        let written = tokio::spawn(async move {
+            let Some(key) = key else {
+                return this.finish(asked, wait).await;
+            };
+            let request = this.backend.fingerprint(repeat::hash(&asked));
+            let storage = repeat::storage_key(&asked, &key);
+            let _held = this.keys.hold(storage.clone())?;
+            if let Some(stored) = repeat::settled(&this.backend, &storage, request).await? {
+                return Ok(this.replay(stored));
+            }
+            asked.idempotency = Some((key, request));
+            let finished = this.finish(asked, wait).await;
+            match &finished {
+                Ok(finished) if !finished.is_replay => {
+                    repeat::keep(&this.backend, &storage, request, finished).await;
+                }
+                Err(problem) if repeat::is_kept(problem.status) => {
+                    let refused = this.refused(problem);
+                    repeat::keep(&this.backend, &storage, request, &refused).await;
+                }
+                _ => {}
+            }
+            finished
+        });
+        let finished = written.await.unwrap_or_else(|_| {
+            Err(Box::new(Problem::new(
+                "internal",
+                "the write broke off",
+                "look at the server's log",
+            )))
+        })?;
+        Ok(reply_of(finished, &request_id))
+    }
+
+    /// Has a write decided and recorded, and waits for its view.
+    async fn finish(&self, asked: Asked, wait: Duration) -> Result<Finished, Box<Problem>> {
+        let operation = asked.operation;
+        let path = asked.path.clone();
+        let stored_as = asked
+            .idempotency
+            .as_ref()
+            .map(|(key, _)| repeat::storage_key(&asked, key));
+        let wrote = self.backend.write(asked).await.map_err(answer::problem)?;
+        let position = wrote.position;
+        let (status, subject, is_replay) = match wrote.outcome {
+            Outcome::Refused(refusal) => return Err(answer::problem(refusal)),
+            Outcome::Parked {
+                approval,
+                expires_at,
+            } => {
+                let parked = Parked {
+                    approval_id: approval,
+                    expires_at,
+                };
+                let value = serde_json::to_value(parked).unwrap_or_default();
+                return Ok(Finished::plain(202, value, position));
+            }
+            Outcome::Done { status, subject } => (status, subject, false),
+            Outcome::Replayed { seq } => {
+                let stored = match stored_as {
+                    Some(key) => self.backend.recall(&key).await.map_err(answer::problem)?,
+                    None => None,
+                };
+                if let Some(stored) = stored {
+                    return Ok(self.replay(stored));
+                }
+                let subject = self.backend.led_to(seq).await.unwrap_or_default();
+                (operation.spec().success, subject, true)
+            }
+        };
+        if !self.reached(position, wait).await {
+            let receipt = Receipt {
+                id: subject.id.clone(),
+                seq: position.seq,
+                status_url: status_url(operation, &path, &subject.id),
+            };
+            let value = serde_json::to_value(receipt).unwrap_or_default();
+            return Ok(Finished::plain(202, value, position));
+        }
+        let stored = self.backend.answer(&subject);
+        let mut shown = stored.clone();
+        if let Value::Object(fields) = &mut shown {
+            fields.extend(wrote.once);
+        }
+        Ok(Finished {
+            status,
+            shown,
+            stored,
+            position,
+            is_replay,
+        })
+    }
+
+    fn replay(&self, stored: super::backend::Stored) -> Finished {
+        let epoch = self.position().epoch;
+        Finished {
+            is_replay: true,
+            ..Finished::plain(
+                stored.status,
+                stored.body,
+                Position {
+                    epoch,
+                    seq: stored.seq,
+                },
+            )
+        }
+    }
+
+    fn refused(&self, problem: &Problem) -> Finished {
+        let value = serde_json::to_value(problem).unwrap_or_default();
+        Finished::plain(problem.status, value, self.position())
+    }
+
+    async fn read(this: &Arc<Self>, asked: Asked, head: &Parts) -> Result<Reply, Box<Problem>> {
+        match asked.operation {
+            Operation::GetCapabilities => return Ok(Reply::json(200, &this.capabilities())),
+            Operation::GetOpenapi => {
+                return Ok(Reply::text(200, "application/json", this.document.clone()));
+            }
+            _ => {}
+        }
+        let headers = &head.headers;
+        let wanted = head::min_position(headers, asked.query.get("min_seq"), this.position())?;
+        if let Some(wanted) = wanted
+            && !this.reached(wanted, head::wait(headers)).await
+        {
+            return Err(this.late(wanted).await);
+        }
+        let is_list = asked.operation.spec().kind == Kind::List;
+        if is_list && head::wants_stream(headers) {
+            let after = head::last_event_id(headers)?;
+            return Self::watch(this, asked, after).await;
+        }
+        let position = this.position();
+        let value = match is_list {
+            true => this.page(&asked).await?,
+            false => {
+                let mut asked = asked;
+                asked.query.remove("min_seq");
+                this.backend.read(asked).await.map_err(answer::problem)?
+            }
+        };
+        Ok(Reply::json(200, &value).with("fluffy-applied-seq", position.seq))
+    }
+
+    /// One page of a list, its cursors made opaque.
+    pub(super) async fn page(&self, asked: &Asked) -> Result<Value, Box<Problem>> {
+        let mut page = asked.clone();
+        page.query.remove("min_seq");
+        if let Some(cursor) = page.query.remove("cursor") {
+            let after = cursor::read(asked, &cursor)?;
+            page.query.insert("after".into(), after);
+        }
+        let limit = page.query.entry("limit".into());
+        limit.or_insert_with(|| "50".into());
+        let mut value = self.backend.read(page).await.map_err(answer::problem)?;
+        let next = match value.get("next_cursor") {
+            Some(Value::String(after)) => cursor::write(asked, after).into(),
+            _ => Value::Null,
+        };
+        if let Value::Object(fields) = &mut value {
+            fields.insert("next_cursor".into(), next);
+        }
+        Ok(value)
+    }
+
+    async fn watch(
+        this: &Arc<Self>,
+        asked: Asked,
+        after: Option<u64>,
+    ) -> Result<Reply, Box<Problem>> {
+        let org = head::org(asked.operation, &asked.path);
+        let payer = this.backend.payer(&asked.caller, org);
+        let Some(place) = this.watches.enter(payer, this.options.rates.watches) else {
+            let mut problem = Problem::new(
+                "rate_limited",
+                "too many streams of this organisation are open",
+                "end one of them first",
+            );
+            problem.error = Some("rate_limited".into());
+            problem.retry_after = Some(10);
+            return Err(Box::new(problem));
+        };
+        let body = stream::start(Arc::clone(this), asked, after, place).await?;
+        Ok(Reply::stream(body))
+    }
+
+    /// Whether readers see a position before the wait is over.
+    async fn reached(&self, wanted: Position, wait: Duration) -> bool {
+        let mut positions = self.backend.positions();
+        let reached = timeout(wait, positions.wait_for(|position| *position >= wanted)).await;
+        matches!(reached, Ok(Ok(_)))
+    }
+
+    /// Why a position was not reached: it is late, or it does not exist.
+    async fn late(&self, wanted: Position) -> Box<Problem> {
+        match self.backend.head().await {
+            Ok(head) if head < wanted => Box::new(Problem::new(
+                "invalid_argument",
+                format!("there is no event {} yet", wanted.seq),
+                "send what `Fluffy-Seq` of a write said",
+            )),
+            _ => Box::new(Problem::new(
+                "projection_lag",
+                format!("event {} is not in the view yet", wanted.seq),
+                "send the call again in a moment",
+            )),
+        }
+    }
+
+    pub(super) fn position(&self) -> Position {
+        *self.backend.positions().borrow()
+    }
+
+    fn capabilities(&self) -> Value {
+        let limits = [
+            ("body_bytes", body::MAX_BODY as u64),
+            ("manifest_bytes", 64 << 10),
+            ("secrets_bytes", 256 << 10),
+            ("page", 200),
+            ("reads_per_minute", self.options.rates.reads),
+            ("writes_per_minute", self.options.rates.writes),
+        ];
+        let capabilities = Capabilities {
+            version: env!("CARGO_PKG_VERSION").into(),
+            api_versions: vec!["v1".into()],
+            manifest_versions: vec!["v1".into()],
+            features: self.backend.features(),
+            limits: limits
+                .into_iter()
+                .map(|(name, most)| (name.to_owned(), most))
+                .collect::<BTreeMap<_, _>>(),
+        };
+        serde_json::to_value(capabilities).unwrap_or_default()
+    }
+}
+
+impl Finished {
+    fn plain(status: u16, value: Value, position: Position) -> Self {
+        Self {
+            status,
+            stored: value.clone(),
+            shown: value,
+            position,
+            is_replay: false,
+        }
+    }
+}
+
+fn reply_of(finished: Finished, request_id: &str) -> Reply {
+    let reply = match finished.status {
+        // A stored refusal is one again, of another call.
+        400.. => match serde_json::from_value(finished.shown) {
+            Ok(problem) => Reply::refusal(problem, request_id),
+            Err(_) => Reply::refusal(Problem::new("internal", "", ""), request_id),
+        },
+        status => Reply::json(status, &finished.shown).with("fluffy-seq", finished.position.seq),
+    };
+    match finished.is_replay {
+        true => reply.with("idempotency-replayed", "true"),
+        false => reply,
+    }
+}
+
+fn open_exec(path: &[String], way: &Way) -> OpenExec {
+    let mut names = path.iter().cloned();
+    OpenExec {
+        org: names.next().unwrap_or_default(),
+        session: names.next().unwrap_or_default(),
+        token: None,
+        source: way.peer.to_string(),
+        request_id: way.request_id.clone(),
+    }
+}
+
+/// Where the result of a write can be read.
+fn status_url(operation: Operation, path: &[String], id: &str) -> String {
+    match head::org(operation, path) {
+        Some(org) => format!("/v1/orgs/{org}/operations/{id}"),
+        None => format!("/v1/operations/{id}"),
+    }
+}
+
+/// The operation that a request is about.
+fn route(door: Door, head: &Parts) -> Result<(Operation, Vec<String>), Box<Problem>> {
+    let path = head.uri.path();
+    let found = door
+        .has_operations()
+        .then(|| Method::parse(head.method.as_str()))
+        .flatten()
+        .and_then(|method| Operation::find(method, path));
+    if let Some(found) = found {
+        return Ok(found);
+    }
+    let allowed: Vec<_> = match door.has_operations() {
+        true => Operation::methods(path),
+        false => Vec::new(),
+    };
+    if allowed.is_empty() {
+        return Err(Box::new(Problem::new(
+            "not_found",
+            "no operation has this path",
+            "look at /v1/openapi.json for the paths there are",
+        )));
+    }
+    let allowed: Vec<_> = allowed.into_iter().map(Method::as_str).collect();
+    let allowed = allowed.join(", ");
+    let mut problem = Problem::new(
+        "method_not_allowed",
+        "the path does not take this method",
+        format!("it takes {allowed}"),
+    );
+    problem.details.insert("allow".into(), allowed.into());
+    Err(Box::new(problem))
+}
+
+impl<B> Clone for HttpService<B> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<B> fmt::Debug for HttpService<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpService").finish_non_exhaustive()
+    }
+}

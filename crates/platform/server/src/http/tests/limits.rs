@@ -1,0 +1,90 @@
+//! Rate limits: what is counted by whom, and that replicas share.
+
+use std::time::Duration;
+
+use super::*;
+
+fn tight() -> Options {
+    Options {
+        rates: RateLimits {
+            reads: 40,
+            writes: 3,
+            logins: 2,
+            ..RateLimits::default()
+        },
+        ..Options::default()
+    }
+}
+
+#[tokio::test]
+async fn writes_of_an_org_end_at_its_limit_and_come_back() {
+    let stand = Stand::with(tight());
+    for (index, left) in ["2", "1", "0"].into_iter().enumerate() {
+        let got = stand.create(&format!("a{index}"), &[]).await;
+        assert_eq!(got.status, 201);
+        assert_eq!(got.header("x-ratelimit-limit"), Some("3"));
+        assert_eq!(got.header("x-ratelimit-remaining"), Some(left));
+    }
+    let got = stand.create("more", &[]).await;
+    assert_eq!((got.status, got.code()), (429, "rate_limited"));
+    assert_eq!(got.value["error"], "rate_limited");
+    assert_eq!(got.header("retry-after"), Some("30"));
+    assert_eq!(got.value["retry_after"], 30);
+    assert_eq!(stand.double.apps(), 3);
+    // Others are not touched by it: another org, and reads of this one.
+    let other = stand.send("POST /v1/orgs/other/apps", &[], r#"{"name":"b"}"#);
+    assert_eq!(other.await.status, 201);
+    assert_eq!(stand.get("/v1/orgs/acme/apps").await.status, 200);
+    stand.double.pass(Duration::from_secs(30));
+    assert_eq!(stand.create("more", &[]).await.status, 201);
+}
+
+#[tokio::test]
+async fn replicas_together_allow_no_more_than_the_limit() {
+    let one = Stand::with(tight());
+    let two = Stand::on(one.double.clone(), tight());
+    let mut allowed = 0;
+    for turn in 0..60 {
+        let stand = if turn % 3 == 0 { &one } else { &two };
+        let got = stand.get("/v1/orgs/acme/apps").await;
+        allowed += u32::from(got.status == 200);
+    }
+    assert_eq!(allowed, 40);
+}
+
+#[tokio::test]
+async fn out_of_reach_of_the_others_a_replica_allows_its_share() {
+    let stand = Stand::with(tight());
+    stand.double.out_of_reach(4);
+    let mut allowed = 0;
+    for _ in 0..60 {
+        allowed += u32::from(stand.get("/v1/orgs/acme/apps").await.status == 200);
+    }
+    assert_eq!(allowed, 10);
+}
+
+#[tokio::test]
+async fn guessing_tokens_is_cut_off_by_address() {
+    let stand = Stand::with(tight());
+    let guess = || stand.request("GET /v1/orgs", &[("authorization", "Bearer flf_at_x")], "");
+    let mut statuses = Vec::new();
+    for _ in 0..4 {
+        statuses.push(stand.send_from(7, guess()).await.status);
+    }
+    assert_eq!(statuses, [401, 401, 429, 429]);
+    // The control: another address still gets its answer, and so does who has
+    // a token, even from there.
+    assert_eq!(stand.send_from(8, guess()).await.status, 401);
+    let good = stand.request("GET /v1/orgs", &[], "");
+    assert_eq!(stand.send_from(7, good).await.status, 200);
+}
+
+#[tokio::test]
+async fn what_is_nowhere_costs_the_address() {
+    let stand = Stand::with(tight());
+    let mut last = 0;
+    for _ in 0..41 {
+        last = stand.get("/v1/nothing").await.status;
+    }
+    assert_eq!(last, 429);
+}

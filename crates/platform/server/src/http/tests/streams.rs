@@ -1,0 +1,157 @@
+//! Streams: what is there, what changes, where to go on, when it ends.
+
+use std::time::Duration;
+
+use hyper::Response;
+use hyper::body::Body as _;
+
+use super::*;
+
+/// Reads a stream, one message at a time.
+struct Reader {
+    body: AnswerBody,
+    text: String,
+}
+
+impl Reader {
+    fn new(response: Response<AnswerBody>) -> Self {
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        Self {
+            body: response.into_body(),
+            text: String::new(),
+        }
+    }
+
+    /// The next message: its kind, its id and its data; none at the end.
+    async fn next(&mut self) -> Option<(String, u64, Value)> {
+        loop {
+            if let Some((message, rest)) = self.text.split_once("\n\n") {
+                let field = |name: &str| {
+                    let mut lines = message.lines();
+                    lines
+                        .find_map(|line| line.strip_prefix(name))
+                        .unwrap()
+                        .to_owned()
+                };
+                let read = (
+                    field("event: "),
+                    field("id: ").parse().unwrap(),
+                    serde_json::from_str(&field("data: ")).unwrap(),
+                );
+                self.text = rest.to_owned();
+                return Some(read);
+            }
+            let frame = tokio::time::timeout(Duration::from_secs(60), self.body.frame());
+            let frame = frame.await.expect("the stream says something")?.unwrap();
+            self.text
+                .push_str(std::str::from_utf8(&frame.into_data().unwrap()).unwrap());
+        }
+    }
+
+    async fn kinds(&mut self, count: usize) -> Vec<String> {
+        let mut kinds = Vec::new();
+        for _ in 0..count {
+            let (kind, _, data) = self.next().await.unwrap();
+            let of = data.get("id").and_then(Value::as_str).unwrap_or_default();
+            kinds.push(format!("{kind} {of}").trim().to_owned());
+        }
+        kinds
+    }
+}
+
+async fn watch(stand: &Stand, path: &str, headers: &[(&str, &str)]) -> Response<AnswerBody> {
+    let mut request = stand.request(&format!("GET {path}"), headers, "");
+    request
+        .headers_mut()
+        .insert("accept", "text/event-stream".parse().unwrap());
+    let peer = Peer::Address(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    stand.service.respond(Door::Public, peer, request).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_is_shown_and_then_its_changes() {
+    let stand = Stand::new();
+    stand.create("a", &[]).await;
+    stand.create("b", &[]).await;
+    let mut reader = Reader::new(watch(&stand, "/v1/orgs/acme/apps", &[]).await);
+    assert_eq!(
+        reader.kinds(3).await,
+        ["snapshot a", "snapshot b", "synced"]
+    );
+    stand.create("c", &[]).await;
+    stand
+        .send("PATCH /v1/orgs/acme/apps/a", &[], r#"{"description":"d"}"#)
+        .await;
+    stand.send("DELETE /v1/orgs/acme/apps/b", &[], "").await;
+    let mut changes = reader.kinds(3).await;
+    changes.sort();
+    assert_eq!(changes, ["delete b", "upsert a", "upsert c"]);
+    let (kind, seq, _) = reader.next().await.unwrap();
+    assert_eq!((kind.as_str(), seq), ("watermark", 5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_ends_when_its_caller_may_no_longer_look() {
+    let stand = Stand::new();
+    stand.create("a", &[]).await;
+    let mut reader = Reader::new(watch(&stand, "/v1/orgs/acme/apps", &[]).await);
+    reader.kinds(2).await;
+    stand.double.forget("alice");
+    assert_eq!(reader.next().await, None);
+    // Who may not look from the start gets a refusal, no stream.
+    stand.double.know(nobody(), "somebody else");
+    let refused = watch(&stand, "/v1/orgs/acme/apps", &[]).await;
+    assert_eq!(refused.status(), 401);
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_go_on_exactly_where_a_reader_was() {
+    let stand = Stand::new();
+    for name in ["a", "b", "c"] {
+        stand.create(name, &[]).await;
+    }
+    let mut reader =
+        Reader::new(watch(&stand, "/v1/orgs/acme/events", &[("last-event-id", "1")]).await);
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let (kind, seq, _) = reader.next().await.unwrap();
+        seen.push((kind, seq));
+    }
+    let upsert = |seq| ("upsert".to_owned(), seq);
+    assert_eq!(seen, [upsert(2), upsert(3), ("synced".to_owned(), 3)]);
+    stand.create("d", &[]).await;
+    let (kind, seq, _) = reader.next().await.unwrap();
+    assert_eq!((kind.as_str(), seq), ("upsert", 4));
+    // Without a place to go on from, what comes from now on.
+    let mut fresh = Reader::new(watch(&stand, "/v1/orgs/acme/events", &[]).await);
+    assert_eq!(fresh.kinds(1).await, ["synced"]);
+    let mut whole = Reader::new(watch(&stand, "/v1/orgs/acme/events?after=0", &[]).await);
+    assert_eq!(whole.kinds(5).await.len(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_org_has_so_many_streams_and_no_more() {
+    let stand = Stand::with(Options {
+        rates: RateLimits {
+            watches: 2,
+            ..RateLimits::default()
+        },
+        ..Options::default()
+    });
+    let one = Reader::new(watch(&stand, "/v1/orgs/acme/apps", &[]).await);
+    let _two = Reader::new(watch(&stand, "/v1/orgs/acme/apps", &[]).await);
+    let refused = watch(&stand, "/v1/orgs/acme/apps", &[]).await;
+    assert_eq!(refused.status(), 429);
+    assert!(refused.body().size_hint().lower() > 0);
+    let _other = Reader::new(watch(&stand, "/v1/orgs/other/apps", &[]).await);
+    drop(one);
+    // The place is free once the stream has noticed.
+    loop {
+        let again = watch(&stand, "/v1/orgs/acme/apps", &[]).await;
+        if again.status() == 200 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,32 @@
+//! Runs the control plane: appends what it decides, serves what it knows.
+//!
+//! A [`sequencer`] keeps a [`fold::Machine`] exactly at the end of the ledger
+//! and appends its decisions on condition that it still is there; [`aside`]
+//! keeps what does not follow from events; [`node`] speaks to nodes and [`http`]
+//! to everybody else. Nothing here decides by itself, and no reader sees what is
+//! not committed.
+
+#![forbid(unsafe_code)]
+
+pub mod aside;
+pub mod backend;
+pub mod credential;
+pub mod doors;
+pub mod exec;
+pub mod fold;
+pub mod gateway;
+pub mod hashes;
+pub mod history;
+pub mod http;
+pub mod images;
+pub mod loops;
+pub mod machine;
+pub mod material;
+pub mod node;
+pub mod platform;
+pub mod safe;
+pub mod sequencer;
+pub mod server;
+pub mod snapshot;
+pub mod vitals;
+mod works;

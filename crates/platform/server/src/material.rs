@@ -1,0 +1,425 @@
+//! Prepares what a request needs before it can be decided.
+//!
+//! Credentials are made and only their hashes go on; secrets are sealed and
+//! only their names do; images are looked up. Whatever must not be recorded is
+//! taken out of the request here, before anything else sees it. What was
+//! prepared for a request that is then refused refers to nothing and is swept.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fluffy_api::Operation;
+use fluffy_api::node::EnrolmentToken;
+use fluffy_api::types::{
+    AddMember, CreateExec, CreateRelease, ExchangeToken, GrantType, ReplaceSecrets, UpdateSecrets,
+};
+use fluffy_base::id::{
+    EnrollmentTokenId, EnvId, ExecSessionId, PrincipalId, SecretVersionId, TokenId,
+};
+use fluffy_control::call::{Basis, NewCredential, ResolvedImage, SealedSecret, Shown};
+use fluffy_control::{Call, CallerKind, Material, Refusal, Request, State};
+use fluffy_vault::{Bundle, ReadBundleError};
+use serde_json::{Map, Value, json};
+
+use crate::aside::AsideError;
+use crate::credential::{Credential, CredentialKind, recognise};
+use crate::exec;
+use crate::hashes::Hashes;
+use crate::safe::{Safe, SafeError, SecretOwner};
+use crate::sequencer::Sequencer;
+
+/// How long hashes are kept at most: a little longer than what they are for.
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// Looks an image up: what it is called, and whether the caller is local, so
+/// that it may name files of this machine.
+pub type FindImage = Arc<
+    dyn Fn(String, Nearness) -> Pin<Box<dyn Future<Output = Result<ResolvedImage, Refusal>> + Send>>
+        + Send
+        + Sync,
+>;
+
+/// Where a caller is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Nearness {
+    /// On this machine, and owns the platform.
+    Local,
+    /// Anywhere else.
+    Remote,
+}
+
+/// Prepares requests; to be cloned freely.
+#[derive(Clone)]
+pub struct Workshop {
+    hashes: Hashes,
+    safe: Safe,
+    find_image: FindImage,
+}
+
+impl fmt::Debug for Workshop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Workshop").finish_non_exhaustive()
+    }
+}
+
+/// What the caller is shown once and nobody keeps.
+pub type Once = Map<String, Value>;
+
+impl Workshop {
+    /// A workshop that keeps what it makes in these.
+    #[must_use]
+    pub const fn new(hashes: Hashes, safe: Safe, find_image: FindImage) -> Self {
+        Self {
+            hashes,
+            safe,
+            find_image,
+        }
+    }
+
+    /// Where it keeps secrets.
+    #[must_use]
+    pub(crate) const fn safe(&self) -> &Safe {
+        &self.safe
+    }
+
+    /// Prepares a write in place, on the state as it is now.
+    ///
+    /// # Errors
+    /// What was sent can't be used, or something that is needed is not there.
+    pub async fn prepare(
+        &self,
+        call: &Call<'_>,
+        request: &mut Request,
+        states: &Sequencer<State>,
+    ) -> Result<Once, Refusal> {
+        let operation = request.operation;
+        if operation == Operation::ExchangeToken {
+            return self.exchange(call, request).await;
+        }
+        if !is_prepared(operation) {
+            return Ok(Once::new());
+        }
+        // Whoever may not gets nothing prepared; the refusal is on its record.
+        let place = states.read(|state| fluffy_control::would_allow(state, call, request));
+        let Some(place) = place else {
+            strip(request);
+            return Ok(Once::new());
+        };
+        match operation {
+            Operation::ReplaceSecrets | Operation::UpdateSecrets => {
+                let (org, env) = place.owner.org.zip(place.owner.env).ok_or_else(lost)?;
+                let current = states.read(|state| current_secrets(state, env));
+                let version = SecretVersionId::from_bits(call.mint.bits(call.now));
+                let new = SecretOwner { org, env, version };
+                let current = current.map(|version| SecretOwner { version, ..new });
+                self.secrets(request, &new, current).await
+            }
+            Operation::CreateRelease => self.image(call, request).await,
+            Operation::RotateKeys => {
+                let key = self.safe.rotate().map_err(unsealed)?;
+                request.material = Material::Proof(key.to_string());
+                Ok(Once::new())
+            }
+            _ => self.credential(call, request).await,
+        }
+    }
+
+    async fn credential(&self, call: &Call<'_>, request: &mut Request) -> Result<Once, Refusal> {
+        let operation = request.operation;
+        let bits = call.mint.bits(call.now);
+        let mut once = Once::new();
+        let mut credential = NewCredential::default();
+        let (id, field, kind, life) = match operation {
+            Operation::CreateEnrollmentToken => {
+                let id = EnrollmentTokenId::from_bits(bits).to_string();
+                let token = enrolment()?;
+                let kind = CredentialKind::Enrolment;
+                let kept = self.hashes.keep(kind, token.hash(), &id, Some(DAY * 2));
+                kept.await.map_err(unavailable)?;
+                once.insert("secret".to_owned(), token.reveal().into());
+                credential.issued.push(id);
+                request.material = Material::Credential(credential);
+                return Ok(once);
+            }
+            Operation::CreateToken => {
+                let id = TokenId::from_bits(bits).to_string();
+                (id, "secret", CredentialKind::Api, Some(DAY * 91))
+            }
+            Operation::AddMember => {
+                let body: AddMember = request.read_body()?;
+                let email = body.email.trim().to_lowercase();
+                let hash = self.safe.fingerprint("email", email.as_bytes());
+                credential.email_hash = hash.map(|hash| hash.to_string());
+                let id = TokenId::from_bits(bits).to_string();
+                (id, "invite_code", CredentialKind::Invite, Some(DAY * 2))
+            }
+            Operation::CreatePrincipal => {
+                let id = PrincipalId::from_bits(bits).to_string();
+                (id, "client_secret", CredentialKind::Client, None)
+            }
+            Operation::RotatePrincipal => {
+                let id = TokenId::from_bits(bits).to_string();
+                (id, "client_secret", CredentialKind::Client, None)
+            }
+            Operation::CreateExec => {
+                let body: CreateExec = request.read_body()?;
+                let id = ExecSessionId::from_bits(bits).to_string();
+                // The command may hold what no event should; the node gets it
+                // from here.
+                let kept = exec::keep_order(&self.safe, &id, &body);
+                kept.await.map_err(unsealed)?;
+                (id, "token", CredentialKind::Exec, Some(DAY))
+            }
+            _ => return Ok(once),
+        };
+        let fresh = Credential::generate(kind).map_err(|_| lost())?;
+        let stands_for = match (operation, request.path.last()) {
+            // A secret of a service principal says whose it is, and which.
+            (Operation::CreatePrincipal, _) => id.clone(),
+            (Operation::RotatePrincipal, Some(principal)) => format!("{principal} {id}"),
+            _ => id.clone(),
+        };
+        let kept = self.hashes.keep(kind, fresh.hash, &stands_for, life);
+        kept.await.map_err(unavailable)?;
+        once.insert(field.to_owned(), fresh.text.expose().as_str().into());
+        credential.issued.push(id);
+        request.material = Material::Credential(credential);
+        Ok(once)
+    }
+
+    /// An invite, a refresh token or a secret, for tokens.
+    async fn exchange(&self, call: &Call<'_>, request: &mut Request) -> Result<Once, Refusal> {
+        let body: ExchangeToken = request.read_body()?;
+        strip(request);
+        let (shown, kind) = match body.grant_type {
+            GrantType::Invite => (body.code, CredentialKind::Invite),
+            GrantType::RefreshToken => (body.refresh_token, CredentialKind::Refresh),
+            GrantType::ClientCredentials => (body.client_secret, CredentialKind::Client),
+        };
+        let hash = shown
+            .as_deref()
+            .and_then(recognise)
+            .filter(|(found, _)| *found == kind);
+        let stands_for = match hash {
+            Some((kind, hash)) => self.hashes.find(kind, hash).await.map_err(unavailable)?,
+            None => None,
+        };
+        let shown = stands_for.and_then(|text| shown_by(kind, &text, body.client_id.as_deref()));
+        let mut credential = NewCredential {
+            shown,
+            ..NewCredential::default()
+        };
+        let mut once = Once::new();
+        if credential.shown.is_some() {
+            self.issue(call, CredentialKind::Access, &mut credential, &mut once)
+                .await?;
+            if kind != CredentialKind::Client {
+                self.issue(call, CredentialKind::Refresh, &mut credential, &mut once)
+                    .await?;
+            }
+        }
+        request.material = Material::Credential(credential);
+        Ok(once)
+    }
+
+    async fn issue(
+        &self,
+        call: &Call<'_>,
+        kind: CredentialKind,
+        credential: &mut NewCredential,
+        once: &mut Once,
+    ) -> Result<(), Refusal> {
+        let (field, life) = match kind {
+            CredentialKind::Refresh => ("refresh_token", DAY * 31),
+            _ => ("access_token", DAY),
+        };
+        let id = TokenId::from_bits(call.mint.bits(call.now)).to_string();
+        let fresh = Credential::generate(kind).map_err(|_| lost())?;
+        let kept = self.hashes.keep(kind, fresh.hash, &id, Some(life));
+        kept.await.map_err(unavailable)?;
+        once.insert(field.to_owned(), fresh.text.expose().as_str().into());
+        credential.issued.push(id);
+        Ok(())
+    }
+
+    async fn image(&self, call: &Call<'_>, request: &mut Request) -> Result<Once, Refusal> {
+        let nearness = match call.caller.kind {
+            CallerKind::Local => Nearness::Local,
+            _ => Nearness::Remote,
+        };
+        let body: CreateRelease = request.read_body()?;
+        // What is wrong with the manifest is told by the decision itself, and
+        // an image that it does not name can't be looked up.
+        let named = || {
+            let manifest = fluffy_manifest::Manifest::parse(&body.manifest).ok()?;
+            manifest.image.reference
+        };
+        let Some(image) = body.image.clone().or_else(named) else {
+            return Ok(Once::new());
+        };
+        let found = (self.find_image)(image, nearness).await?;
+        request.material = Material::Image(found);
+        Ok(Once::new())
+    }
+
+    /// Seals the values of a request; they go no further.
+    async fn secrets(
+        &self,
+        request: &mut Request,
+        new: &SecretOwner,
+        current: Option<SecretOwner>,
+    ) -> Result<Once, Refusal> {
+        let mut bundle = Bundle::default();
+        let mut basis = Basis::Nothing;
+        if request.operation == Operation::ReplaceSecrets {
+            let body: ReplaceSecrets = request.read_body()?;
+            let given = [
+                body.values.is_some(),
+                body.file.is_some(),
+                body.version_id.is_some(),
+            ];
+            if given.into_iter().filter(|given| *given).count() != 1 {
+                let why = "exactly one of `values`, `file` and `version_id` must be there";
+                return Err(invalid(why));
+            }
+            if body.version_id.is_some() {
+                return Ok(Once::new());
+            }
+            if let Some(file) = body.file {
+                bundle = Bundle::parse(file.as_bytes()).map_err(|error| refused(&error))?;
+            }
+            for (key, value) in body.values.unwrap_or_default() {
+                let set = bundle.set(&key, value.into_bytes());
+                set.map_err(|error| refused(&error))?;
+            }
+        } else {
+            let body: UpdateSecrets = request.read_body()?;
+            basis = Basis::Current(current.map(|current| current.version));
+            if let Some(current) = current {
+                let file = self.safe.expose(&current).await.map_err(unsealed)?;
+                bundle = Bundle::parse(&file).map_err(|error| refused(&error))?;
+            }
+            for (key, value) in body.set {
+                let set = bundle.set(&key, value.into_bytes());
+                set.map_err(|error| refused(&error))?;
+            }
+            for key in &body.unset {
+                bundle.unset(key);
+            }
+        }
+        strip(request);
+        let kept = self.safe.put(new, &bundle).await.map_err(unsealed)?;
+        request.material = Material::Secret(SealedSecret {
+            version_id: new.version,
+            data_hash: kept.data_hash,
+            keys: bundle.keys().map(str::to_owned).collect(),
+            size_bytes: kept.size,
+            master_key_id: kept.master_key,
+            basis,
+        });
+        Ok(Once::new())
+    }
+}
+
+/// The version of an env's secrets that is current.
+fn current_secrets(state: &State, env: EnvId) -> Option<SecretVersionId> {
+    let bundle = state.runtime.envs.get(&env)?.bundle?;
+    state.runtime.bundles.get(&bundle)?.current
+}
+
+/// Whether something is prepared for an operation.
+fn is_prepared(operation: Operation) -> bool {
+    matches!(
+        operation,
+        Operation::AddMember
+            | Operation::CreateEnrollmentToken
+            | Operation::CreateExec
+            | Operation::CreatePrincipal
+            | Operation::CreateRelease
+            | Operation::CreateToken
+            | Operation::ReplaceSecrets
+            | Operation::RotateKeys
+            | Operation::RotatePrincipal
+            | Operation::UpdateSecrets
+    )
+}
+
+/// Takes out of a request what must not be recorded.
+fn strip(request: &mut Request) {
+    let secret: &[&str] = match request.operation {
+        Operation::ReplaceSecrets => &["values", "file"],
+        Operation::UpdateSecrets => &["set"],
+        Operation::ExchangeToken => &["code", "refresh_token", "client_secret"],
+        _ => &[],
+    };
+    if let Some(Value::Object(fields)) = &mut request.body {
+        for name in secret {
+            fields.remove(*name);
+        }
+        if request.operation == Operation::UpdateSecrets {
+            fields.insert("set".to_owned(), json!({}));
+        }
+    }
+}
+
+/// What a known credential proves; a secret only for the principal it is of.
+fn shown_by(kind: CredentialKind, stands_for: &str, client: Option<&str>) -> Option<Shown> {
+    if kind != CredentialKind::Client {
+        return stands_for.parse().ok().map(Shown::Token);
+    }
+    let (principal, rotation) = match stands_for.split_once(' ') {
+        Some((principal, rotation)) => (principal, Some(rotation.to_owned())),
+        None => (stands_for, None),
+    };
+    let principal = principal.parse().ok()?;
+    let meant: PrincipalId = client?.parse().ok()?;
+    (meant == principal).then_some(Shown::Secret {
+        principal,
+        rotation,
+    })
+}
+
+fn enrolment() -> Result<EnrolmentToken, Refusal> {
+    let mut random = zeroize::Zeroizing::new([0; 32]);
+    getrandom::fill(random.as_mut_slice()).map_err(|_| lost())?;
+    Ok(EnrolmentToken::of(&random))
+}
+
+fn invalid(why: &str) -> Refusal {
+    Refusal::new(
+        "invalid_argument",
+        why,
+        "see the operation in the API reference",
+    )
+}
+
+fn refused(error: &ReadBundleError) -> Refusal {
+    let code = match error {
+        ReadBundleError::TooLarge | ReadBundleError::TooMany => "too_large",
+        _ => "secrets_invalid",
+    };
+    let fix = "correct it; `fluffy secrets import` checks a file before it sends it";
+    Refusal::new(code, error.to_string(), fix)
+}
+
+fn lost() -> Refusal {
+    Refusal::new("internal", "the system gives no random bits", "")
+}
+
+fn unavailable(error: AsideError) -> Refusal {
+    let why = error.to_string();
+    Refusal::new("unavailable", why, "try again in a moment")
+}
+
+pub(crate) fn unsealed(error: SafeError) -> Refusal {
+    match error {
+        SafeError::Aside(error) => unavailable(error),
+        error => Refusal::new(
+            "secrets_key_unavailable",
+            error.to_string(),
+            "tell an operator: `fluffy keys status` says which key is missing",
+        ),
+    }
+}

@@ -1,0 +1,181 @@
+//! The bytes of exec sessions, between a gateway and a node.
+//!
+//! Who may open one was decided before; this side only joins the two ends. The
+//! node opens a stream of its own for each session, and each end holds a few
+//! pieces at most: who reads slowly slows down who writes, and nothing else.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fluffy_api::node::{MAX_EXEC_FRAME, refusal, v1};
+use fluffy_base::id::NodeId;
+use tokio::sync::{mpsc, oneshot};
+use tonic::{Code, Status, Streaming};
+use v1::exec_from_node::Frame;
+
+use super::session::Sessions;
+use super::stream::Inlet;
+
+/// How many pieces wait at each end.
+const WAITING: usize = 4;
+
+/// How long a node has to start the command.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The gateway's end of a session; dropping it ends the session.
+#[derive(Debug)]
+pub struct ExecLink {
+    /// What goes to the command.
+    pub to_node: mpsc::Sender<v1::ExecToNode>,
+    /// What comes from it; the exit is the last.
+    pub from_node: mpsc::Receiver<Frame>,
+}
+
+/// Why a session was not opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ExecError {
+    /// The node is not connected here.
+    #[error("node `{node}` is not connected")]
+    Disconnected {
+        /// The node.
+        node: NodeId,
+    },
+    /// The node says no.
+    #[error("node `{node}` refused: {code}")]
+    Refused {
+        /// The node.
+        node: NodeId,
+        /// Why.
+        code: String,
+    },
+    /// The node did not start it in time.
+    #[error("node `{node}` did not start it in time")]
+    TimedOut {
+        /// The node.
+        node: NodeId,
+    },
+}
+
+/// Sessions that a node was told to open and has not opened yet.
+#[derive(Debug, Default)]
+pub(super) struct Execs(Mutex<HashMap<String, Waiting>>);
+
+#[derive(Debug)]
+struct Waiting {
+    node: NodeId,
+    answer: oneshot::Sender<Result<ExecLink, String>>,
+}
+
+impl Execs {
+    /// Has a node run a command, and joins its ends.
+    pub(super) async fn open(
+        &self,
+        sessions: &Sessions,
+        node: NodeId,
+        open: v1::ExecOpen,
+    ) -> Result<ExecLink, ExecError> {
+        let id = open.session_id.clone();
+        let (answer, answered) = oneshot::channel();
+        self.lock().insert(id.clone(), Waiting { node, answer });
+        // However this ends, also by being dropped: it waits no more.
+        let _forget = Forget(self, id);
+        let told = v1::server_message::Message::ExecOpen(open);
+        let opened = async {
+            let told = sessions.tell(node, told).await;
+            told.map_err(|_| ExecError::Disconnected { node })?;
+            let answer = answered.await;
+            let answer = answer.map_err(|_| ExecError::Disconnected { node })?;
+            answer.map_err(|code| ExecError::Refused { node, code })
+        };
+        let opened = tokio::time::timeout(PATIENCE, opened).await;
+        opened.unwrap_or(Err(ExecError::TimedOut { node }))
+    }
+
+    /// A node does not run the command.
+    pub(super) fn refuse(&self, node: NodeId, refused: v1::ExecRefused) {
+        if let Some(waiting) = self.take(node, &refused.session_id) {
+            let code = refused.code.chars().take(64).collect();
+            let _ = waiting.answer.send(Err(code));
+        }
+    }
+
+    /// A node opened the stream of a session: joins it with the gateway.
+    pub(super) fn attach(
+        &self,
+        node: NodeId,
+        session: &str,
+        mut from: Streaming<v1::ExecFromNode>,
+        to: Inlet<v1::ExecToNode>,
+    ) -> Result<(), Status> {
+        let unknown = || {
+            refusal(
+                Code::NotFound,
+                "not_found",
+                "no such session waits for this node",
+            )
+        };
+        let waiting = self.take(node, session).ok_or_else(unknown)?;
+        let (to_node, mut input) = mpsc::channel(WAITING);
+        let (output, from_node) = mpsc::channel(WAITING);
+        let link = ExecLink { to_node, from_node };
+        waiting.answer.send(Ok(link)).map_err(|_| unknown())?;
+        tokio::spawn(async move {
+            let inward = async {
+                while let Some(message) = input.recv().await {
+                    if to.say(message).await.is_err() {
+                        return;
+                    }
+                }
+                // The gateway may have closed its half and still be reading.
+                to.closed().await;
+            };
+            let outward = async {
+                while let Some(frame) = next_frame(&mut from).await {
+                    let last = matches!(frame, Frame::Exit(_));
+                    if output.send(frame).await.is_err() || last {
+                        return;
+                    }
+                }
+            };
+            // Who stops reading ends it, even while nothing comes.
+            tokio::select! {
+                () = inward => {}
+                () = outward => {}
+                () = output.closed() => {}
+            }
+        });
+        Ok(())
+    }
+
+    fn take(&self, node: NodeId, session: &str) -> Option<Waiting> {
+        let mut waiting = self.lock();
+        if waiting.get(session)?.node != node {
+            return None;
+        }
+        waiting.remove(session)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Waiting>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The next piece of a node, as long as it keeps to the rules.
+async fn next_frame(from: &mut Streaming<v1::ExecFromNode>) -> Option<Frame> {
+    let frame = from.message().await.ok()??.frame?;
+    let fits = match &frame {
+        Frame::Attach(_) => false,
+        Frame::Stdout(bytes) | Frame::Stderr(bytes) => bytes.len() <= MAX_EXEC_FRAME,
+        Frame::Exit(_) => true,
+    };
+    fits.then_some(frame)
+}
+
+struct Forget<'a>(&'a Execs, String);
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        self.0.lock().remove(&self.1);
+    }
+}

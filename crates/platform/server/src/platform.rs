@@ -1,0 +1,383 @@
+//! One replica of the platform: its ledger, its state, what is kept beside.
+//!
+//! Opens them, starts an empty ledger, and submits what the platform itself
+//! has to say. The doors (HTTP, nodes) and the loops all go through this; none
+//! has another way to the ledger. Next: `server`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fluffy_base::id::{RequestId, TokenId};
+use fluffy_base::{Clock, Digest};
+use fluffy_control::access::{Bootstrap, Notice as AccessNotice};
+use fluffy_control::{Caller, CallerKind, Fence, Mint, Notice, Outcome, State};
+use fluffy_ledger::archive::ARCHIVE;
+use fluffy_ledger::{Actor, Ledger, LedgerOptions, OpenLedgerError, PostgresAddress};
+use fluffy_secret::SecretString;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use crate::aside::{Aside, AsideError};
+use crate::credential::{Credential, CredentialKind, NoRandomness};
+use crate::fold::{self, FoldError};
+use crate::hashes::Hashes;
+use crate::machine::{Ask, Job, Reply};
+use crate::sequencer::{Answer, Sequencer, SequencerOptions, StartSequencerError, SubmitError};
+use crate::snapshot::Snapshots;
+
+/// How long the first invite can be used; so long its hash is kept.
+const INVITE: Duration = Duration::from_secs(24 * 3600);
+
+/// One replica of the platform; to be cloned freely.
+#[derive(Debug, Clone)]
+pub struct Platform {
+    parts: Arc<Parts>,
+}
+
+#[derive(Debug)]
+struct Parts {
+    ledger: Ledger,
+    aside: Aside,
+    sequencer: Sequencer<State>,
+    mint: Arc<Mint>,
+    clock: Arc<dyn Clock>,
+    replica: String,
+    archive: Option<PathBuf>,
+    stop: watch::Sender<bool>,
+    saving: tokio::sync::Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Where everything is kept.
+#[derive(Debug, Clone)]
+pub enum Storage {
+    /// Files of one machine, in a directory.
+    Directory(PathBuf),
+    /// A database, for any number of replicas.
+    Database(Box<PostgresAddress>),
+}
+
+/// To whom an empty platform belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Founder {
+    /// To whoever owns the data directory, with an org `local`.
+    Local,
+    /// To whoever has the invite that is made.
+    Invited,
+}
+
+/// What a second fold of the whole ledger gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rebuilt {
+    /// The last event in it.
+    pub seq: u64,
+    /// The views that are not as readers have them; none in a sound replica.
+    pub differ: Vec<&'static str>,
+    /// The digest of every view.
+    pub digests: BTreeMap<&'static str, Digest>,
+}
+
+/// Why a platform can't be opened or begun.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenPlatformError {
+    /// The ledger can't be opened.
+    #[error("the platform's ledger can't be opened")]
+    Ledger(#[from] OpenLedgerError),
+    /// What is kept beside it can't be opened.
+    #[error("what is kept beside the platform's ledger can't be opened")]
+    Aside(#[from] AsideError),
+    /// The state can't be folded.
+    #[error("the platform's state can't be read")]
+    State(#[from] StartSequencerError),
+    /// The system gives no random bits.
+    #[error("no identifiers can be made")]
+    Random(#[from] NoRandomness),
+    /// The platform can't begin.
+    #[error("an empty ledger can't be begun")]
+    Begin(#[from] SubmitError),
+    /// The runtime shuts down.
+    #[error("the runtime ended while the platform was opened")]
+    Interrupted,
+}
+
+impl Platform {
+    /// Opens what is stored, and folds it to its end.
+    ///
+    /// # Errors
+    /// See [`OpenPlatformError`].
+    pub async fn open(
+        storage: &Storage,
+        options: LedgerOptions,
+    ) -> Result<Self, OpenPlatformError> {
+        let clock = Arc::clone(&options.clock);
+        let (ledger, aside) = match storage {
+            Storage::Directory(directory) => {
+                let ledger = directory.join("ledger");
+                let open = move || Ledger::open(&ledger, options);
+                let ledger = blocking(open).await??;
+                (ledger, Aside::open(directory)?)
+            }
+            Storage::Database(address) => {
+                let aside = Aside::open_postgres(address).await?;
+                let address = address.clone();
+                let open = move || Ledger::open_postgres(&address, options);
+                (blocking(open).await??, aside)
+            }
+        };
+        let archive = match storage {
+            Storage::Directory(directory) => Some(directory.join("ledger").join(ARCHIVE)),
+            Storage::Database(_) => None,
+        };
+        let snapshots = Snapshots::new(aside.clone());
+        let options = SequencerOptions {
+            recall: snapshots.recall(Handle::current()),
+            archive: archive.clone(),
+            clock: Arc::clone(&clock),
+        };
+        let folded = ledger.clone();
+        let sequencer = blocking(move || Sequencer::start(folded, options)).await??;
+        let (stop, stopped) = watch::channel(false);
+        let saved = sequencer.clone();
+        let saving = tokio::spawn(async move { snapshots.keep(&saved, stopped).await });
+        Ok(Self {
+            parts: Arc::new(Parts {
+                ledger,
+                aside,
+                sequencer,
+                mint: Arc::new(Mint::new(random()?)),
+                clock,
+                archive,
+                replica: RequestId::generate().to_string(),
+                stop,
+                saving: tokio::sync::Mutex::new(Some(saving)),
+            }),
+        })
+    }
+
+    /// Begins an empty platform; the code of its first invite, if there is one
+    /// and this replica made it.
+    ///
+    /// # Errors
+    /// The ledger or what is kept beside it is not available.
+    pub async fn begin(&self, founder: Founder) -> Result<Option<SecretString>, OpenPlatformError> {
+        if self
+            .sequencer()
+            .read(|state| state.metas.contains_key("cluster"))
+        {
+            return Ok(None);
+        }
+        let bits: [u8; 32] = random()?;
+        let [a, b, c, d, e, ..] = bits;
+        let hashes = Hashes::new(self.aside().clone());
+        let invite = match founder {
+            Founder::Local => None,
+            Founder::Invited => {
+                let id = TokenId::from_bits(self.parts.mint.bits(self.parts.clock.now()));
+                let credential = Credential::generate(CredentialKind::Invite)?;
+                let (kind, hash) = (CredentialKind::Invite, credential.hash);
+                hashes
+                    .keep(kind, hash, &id.to_string(), Some(INVITE))
+                    .await?;
+                Some((id, credential))
+            }
+        };
+        let begin = Bootstrap {
+            ledger_id: self.ledger().id(),
+            // A range of the kind that everyone may use, and hardly anyone
+            // else has the same.
+            ipv6_prefix: format!("fd{a:02x}:{b:02x}{c:02x}:{d:02x}{e:02x}::/48"),
+            invite: invite.as_ref().map(|(id, _)| *id),
+        };
+        let notice = Notice::Access(AccessNotice::Bootstrap(begin));
+        let begun = self.notice("bootstrap", None, notice).await?;
+        let Some((_, credential)) = invite else {
+            return Ok(None);
+        };
+        match begun.reply {
+            Reply::Wrote(Outcome::Done { .. }) => Ok(Some(credential.text)),
+            // Another replica was first.
+            _ => {
+                hashes
+                    .forget(CredentialKind::Invite, credential.hash)
+                    .await?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Submits what a part of the platform itself has to say.
+    ///
+    /// # Errors
+    /// See [`SubmitError`].
+    pub async fn notice(
+        &self,
+        part: &str,
+        fence: Option<Fence>,
+        notice: Notice,
+    ) -> Result<Answer<Reply>, SubmitError> {
+        self.ask(part, fence, Ask::Notice(notice)).await
+    }
+
+    /// Submits what somebody other than the platform has to say, such as a
+    /// node whose certificate was checked.
+    ///
+    /// # Errors
+    /// See [`SubmitError`].
+    pub async fn notice_of(
+        &self,
+        caller: Caller,
+        notice: Notice,
+    ) -> Result<Answer<Reply>, SubmitError> {
+        self.submit(caller, Ask::Notice(notice)).await
+    }
+
+    /// Begins the next term of a lease; its number, if that can be recorded.
+    pub async fn lead(&self, lease: &str) -> Option<u64> {
+        let ask = Ask::Lead {
+            lease: lease.to_owned(),
+            replica: self.parts.replica.clone(),
+        };
+        match self.ask(lease, None, ask).await {
+            Ok(Answer {
+                reply: Reply::Term(term),
+                ..
+            }) => Some(term),
+            Ok(_) => None,
+            Err(error) => {
+                tracing::warn!(
+                    lease,
+                    error = &error as &dyn std::error::Error,
+                    "no term could begin"
+                );
+                None
+            }
+        }
+    }
+
+    async fn ask(
+        &self,
+        part: &str,
+        fence: Option<Fence>,
+        ask: Ask,
+    ) -> Result<Answer<Reply>, SubmitError> {
+        let caller = Caller {
+            kind: CallerKind::System(fence),
+            actor: Actor::system(part),
+        };
+        self.submit(caller, ask).await
+    }
+
+    async fn submit(&self, caller: Caller, ask: Ask) -> Result<Answer<Reply>, SubmitError> {
+        let job = Job {
+            caller,
+            request_id: RequestId::generate().to_string(),
+            now: self.parts.clock.now(),
+            idempotency: None,
+            if_match: None,
+            mint: Arc::clone(&self.parts.mint),
+            ask,
+        };
+        self.sequencer().submit(job).await
+    }
+
+    /// The ledger.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        &self.parts.ledger
+    }
+
+    /// What is kept beside it.
+    #[must_use]
+    pub fn aside(&self) -> &Aside {
+        &self.parts.aside
+    }
+
+    /// Decides and appends, and holds the state.
+    #[must_use]
+    pub fn sequencer(&self) -> &Sequencer<State> {
+        &self.parts.sequencer
+    }
+
+    /// Where new ids come from.
+    #[must_use]
+    pub fn mint(&self) -> &Arc<Mint> {
+        &self.parts.mint
+    }
+
+    /// Where the time comes from.
+    #[must_use]
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.parts.clock
+    }
+
+    /// The name of this replica, which no other process ever had.
+    #[must_use]
+    pub fn replica(&self) -> &str {
+        &self.parts.replica
+    }
+
+    /// Folds the ledger from its first event to where readers are now, while
+    /// they go on, and compares.
+    ///
+    /// # Errors
+    /// The ledger can't be read, or an event is not known.
+    pub async fn rebuild(&self) -> Result<Rebuilt, FoldError> {
+        let (ledger, held) = (self.ledger().clone(), self.sequencer().save());
+        let archive = self.parts.archive.clone();
+        let folding = spawn_blocking(move || {
+            let seq = held.position.seq;
+            let folded = fold::refold_to::<State>(&ledger, seq, archive.as_deref())?;
+            let folded = folded.machine.digests();
+            let differ = |(view, digest): (&'static str, Digest)| {
+                (folded.get(view) != Some(&digest)).then_some(view)
+            };
+            Ok(Rebuilt {
+                seq,
+                differ: held
+                    .machine
+                    .digests()
+                    .into_iter()
+                    .filter_map(differ)
+                    .collect(),
+                digests: folded,
+            })
+        });
+        folding.await.map_err(|_| FoldError::Interrupted)?
+    }
+
+    /// Takes a last snapshot, decides what waits, and closes the ledger.
+    pub async fn close(&self) {
+        self.parts.stop.send_replace(true);
+        if let Some(saving) = self.parts.saving.lock().await.take() {
+            // It only ends early if the runtime does.
+            let _ = saving.await;
+        }
+        let (sequencer, ledger) = (self.sequencer().clone(), self.ledger().clone());
+        let closed = blocking(move || {
+            sequencer.close();
+            ledger.close()
+        });
+        if let Ok(Err(error)) = closed.await {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "the ledger was not closed well"
+            );
+        }
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, OpenPlatformError> {
+    spawn_blocking(work)
+        .await
+        .map_err(|_| OpenPlatformError::Interrupted)
+}
+
+fn random() -> Result<[u8; 32], NoRandomness> {
+    let mut bits = [0; 32];
+    getrandom::fill(&mut bits).map_err(|_| NoRandomness)?;
+    Ok(bits)
+}

@@ -1,0 +1,392 @@
+//! The safe: secrets of envs, sealed and kept beside the ledger.
+//!
+//! Values come in, are sealed at once, and go out only to a node that runs an
+//! instance with exactly that version. The master keys are in files that the
+//! database never sees; without them only this stops. Next: `material`.
+
+use std::path::Path;
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use fluffy_base::Digest;
+use fluffy_base::id::{EnvId, MasterKeyId, OrgId, SecretVersionId};
+use fluffy_vault::{About, Bundle, Keyring, LoadKeyError, OpenError, Sealed};
+use zeroize::Zeroizing;
+
+use crate::aside::{Aside, AsideError, Kind};
+
+/// Sealed versions of secrets, by version.
+const SECRETS: Kind = Kind::new("secret");
+/// How many are looked at at once.
+const PAGE: u32 = 200;
+
+/// Keeps secrets; to be cloned freely.
+#[derive(Debug, Clone)]
+pub struct Safe {
+    aside: Aside,
+    /// None while the master keys can't be read: the server is sealed.
+    keys: Arc<RwLock<Option<Keyring>>>,
+}
+
+/// Whose a version of secrets is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SecretOwner {
+    /// The org.
+    pub org: OrgId,
+    /// The env.
+    pub env: EnvId,
+    /// The version.
+    pub version: SecretVersionId,
+}
+
+/// What is known of a version that was put in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    /// Equal for equal secrets of one org, and no help in guessing them.
+    pub data_hash: Digest,
+    /// The size of the canonical file.
+    pub size: u64,
+    /// The key that it is sealed with.
+    pub master_key: MasterKeyId,
+}
+
+/// Why the safe could not do something.
+#[derive(Debug, thiserror::Error)]
+pub enum SafeError {
+    /// The master keys are not at hand.
+    #[error("the master keys are not at hand")]
+    Sealed,
+    /// A master key is missing or can't be stored.
+    #[error("a master key can't be used")]
+    Key(#[from] LoadKeyError),
+    /// What is kept is not what it should be.
+    #[error("a sealed secret can't be opened")]
+    Open(#[source] OpenError),
+    /// It is not there.
+    #[error("there is no such version")]
+    Missing,
+    /// The store beside the ledger failed.
+    #[error("the store beside the ledger failed")]
+    Aside(#[from] AsideError),
+}
+
+impl From<OpenError> for SafeError {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Key(error) => Self::Key(error),
+            error => Self::Open(error),
+        }
+    }
+}
+
+impl Safe {
+    /// The safe whose keys are in a folder; sealed if they can't be read,
+    /// which is told with it.
+    #[must_use]
+    pub fn open(aside: Aside, folder: &Path) -> (Self, Option<LoadKeyError>) {
+        let (ring, error) = match Keyring::open(folder) {
+            Ok(ring) => (Some(ring), None),
+            Err(error) => (None, Some(error)),
+        };
+        let keys = Arc::new(RwLock::new(ring));
+        (Self { aside, keys }, error)
+    }
+
+    /// Seals a version and puts it aside.
+    ///
+    /// # Errors
+    /// The keys are not at hand, or the store fails.
+    pub async fn put(&self, owner: &SecretOwner, bundle: &Bundle) -> Result<Kept, SafeError> {
+        let canonical = bundle.canonical();
+        let (sealed, kept) = {
+            let keys = self.keys();
+            let ring = keys.as_ref().ok_or(SafeError::Sealed)?;
+            let key = ring.active()?;
+            let kept = Kept {
+                data_hash: ring.fingerprint(&owner.org.to_string(), &canonical),
+                size: canonical.len() as u64,
+                master_key: key.id(),
+            };
+            (owner.seal(&canonical, key)?, kept)
+        };
+        self.store(owner, &sealed).await?;
+        Ok(kept)
+    }
+
+    /// The canonical file of a version; look closely at every caller.
+    ///
+    /// # Errors
+    /// It is not there, its key is not, or it was altered.
+    pub async fn expose(&self, owner: &SecretOwner) -> Result<Zeroizing<Vec<u8>>, SafeError> {
+        let sealed = self.sealed(owner).await?;
+        let keys = self.keys();
+        let keys = keys.as_ref().ok_or(SafeError::Sealed)?;
+        Ok(owner.about(|about| sealed.open(about, keys))?)
+    }
+
+    /// Seals something of the cluster itself, such as the keys of its authority.
+    ///
+    /// # Errors
+    /// The keys are not at hand.
+    pub fn seal(&self, purpose: &str, bytes: &[u8]) -> Result<Vec<u8>, SafeError> {
+        let keys = self.keys();
+        let ring = keys.as_ref().ok_or(SafeError::Sealed)?;
+        let owners = &[];
+        let sealed = Sealed::seal(bytes, &About { purpose, owners }, ring.active()?)?;
+        postcard::to_allocvec(&sealed).map_err(|_| SafeError::Open(OpenError::Integrity))
+    }
+
+    /// Opens what was sealed for a purpose; look closely at every caller.
+    ///
+    /// # Errors
+    /// Its key is not at hand, or it is something else.
+    pub fn unseal(&self, purpose: &str, sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, SafeError> {
+        let sealed: Sealed =
+            postcard::from_bytes(sealed).map_err(|_| SafeError::Open(OpenError::Integrity))?;
+        let keys = self.keys();
+        let ring = keys.as_ref().ok_or(SafeError::Sealed)?;
+        let owners = &[];
+        Ok(sealed.open(&About { purpose, owners }, ring)?)
+    }
+
+    /// Where it keeps what it sealed.
+    pub(crate) const fn aside(&self) -> &Aside {
+        &self.aside
+    }
+
+    /// The keys that are at hand, the active one first; none while sealed.
+    #[must_use]
+    pub fn key_ids(&self) -> Vec<MasterKeyId> {
+        let keys = self.keys();
+        let Some(ring) = keys.as_ref() else {
+            return Vec::new();
+        };
+        let active = ring.active().map(fluffy_vault::MasterKey::id).ok();
+        let others = ring.ids().filter(|id| Some(*id) != active);
+        active.into_iter().chain(others).collect()
+    }
+
+    /// Makes a new master key the active one.
+    ///
+    /// # Errors
+    /// The server is sealed, or the key can't be stored.
+    pub fn rotate(&self) -> Result<MasterKeyId, SafeError> {
+        let mut keys = self.keys_mut();
+        let ring = keys.as_mut().ok_or(SafeError::Sealed)?;
+        Ok(ring.rotate()?.id())
+    }
+
+    /// Wraps a version with the active master key, if it is not; tells
+    /// whether it was not.
+    ///
+    /// # Errors
+    /// As [`Safe::expose`]; the version is as before.
+    pub async fn rewrap(&self, owner: &SecretOwner) -> Result<bool, SafeError> {
+        let sealed = self.sealed(owner).await?;
+        let moved = {
+            let keys = self.keys();
+            let ring = keys.as_ref().ok_or(SafeError::Sealed)?;
+            let to = ring.active()?;
+            if sealed.master_key_id == to.id() {
+                return Ok(false);
+            }
+            owner.about(|about| sealed.rewrap(about, ring, to))?
+        };
+        self.store(owner, &moved).await?;
+        Ok(true)
+    }
+
+    /// Removes what no version of the state refers to any more, unless it was
+    /// put in just now; tells how many.
+    ///
+    /// # Errors
+    /// The store fails; what is left is removed the next time.
+    pub async fn sweep(
+        &self,
+        is_kept: impl Fn(&str) -> bool,
+        young: std::time::Duration,
+    ) -> Result<u64, SafeError> {
+        let (mut after, mut removed) = (String::new(), 0);
+        loop {
+            let page = self.aside.list(SECRETS, &after, PAGE).await?;
+            let Some(last) = page.last() else {
+                return Ok(removed);
+            };
+            after.clone_from(&last.key);
+            for entry in &page {
+                if entry.age > young && !is_kept(&entry.key) {
+                    removed += u64::from(self.aside.delete(SECRETS, &entry.key).await?);
+                }
+            }
+        }
+    }
+
+    /// A hash that shows equal texts of one org and helps nobody to guess
+    /// them; none while sealed.
+    #[must_use]
+    pub fn fingerprint(&self, org: &str, text: &[u8]) -> Option<Digest> {
+        Some(self.keys().as_ref()?.fingerprint(org, text))
+    }
+
+    async fn sealed(&self, owner: &SecretOwner) -> Result<Sealed, SafeError> {
+        let entry = self.aside.get(SECRETS, &owner.version.to_string()).await?;
+        let entry = entry.ok_or(SafeError::Missing)?;
+        postcard::from_bytes(&entry.value).map_err(|_| SafeError::Open(OpenError::Integrity))
+    }
+
+    async fn store(&self, owner: &SecretOwner, sealed: &Sealed) -> Result<(), SafeError> {
+        let bytes = postcard::to_allocvec(sealed);
+        let bytes = bytes.map_err(|_| SafeError::Open(OpenError::Integrity))?;
+        let key = owner.version.to_string();
+        Ok(self.aside.put(SECRETS, &key, bytes, None).await?)
+    }
+
+    fn keys(&self) -> RwLockReadGuard<'_, Option<Keyring>> {
+        self.keys
+            .read()
+            .unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    fn keys_mut(&self) -> RwLockWriteGuard<'_, Option<Keyring>> {
+        self.keys
+            .write()
+            .unwrap_or_else(|poison| poison.into_inner())
+    }
+}
+
+impl SecretOwner {
+    fn seal(&self, bytes: &[u8], key: &fluffy_vault::MasterKey) -> Result<Sealed, SafeError> {
+        Ok(self.about(|about| Sealed::seal(bytes, about, key))?)
+    }
+
+    /// What binds a seal to its owner. An env has one bundle, so the env says
+    /// which.
+    fn about<R>(&self, with: impl FnOnce(&About<'_>) -> R) -> R {
+        let owners = [
+            self.org.to_string(),
+            self.env.to_string(),
+            self.version.to_string(),
+        ];
+        let owners: Vec<&str> = owners.iter().map(String::as_str).collect();
+        with(&About {
+            purpose: "fluffy-secrets-v1",
+            owners: &owners,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    async fn safe() -> (tempfile::TempDir, Safe) {
+        let folder = tempfile::tempdir().unwrap();
+        let aside = Aside::open(folder.path()).unwrap();
+        let (safe, error) = Safe::open(aside, &folder.path().join("keys"));
+        assert!(error.is_none(), "{error:?}");
+        (folder, safe)
+    }
+
+    fn owner(version: u128) -> SecretOwner {
+        SecretOwner {
+            org: OrgId::from_bits(1),
+            env: EnvId::from_bits(2),
+            version: SecretVersionId::from_bits(version),
+        }
+    }
+
+    fn bundle() -> Bundle {
+        Bundle::parse(b"# FLUFFY_SECRETS_V1\nPASSWORD=hunter2\n").unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_version_comes_out_as_it_went_in_and_only_as_itself() {
+        let (folder, safe) = safe().await;
+        let kept = safe.put(&owner(1), &bundle()).await.unwrap();
+        assert_eq!(
+            *safe.expose(&owner(1)).await.unwrap(),
+            *bundle().canonical()
+        );
+        assert_eq!(kept.size, bundle().canonical().len() as u64);
+        // Another env that names the same version does not get it.
+        let thief = SecretOwner {
+            env: EnvId::from_bits(3),
+            ..owner(1)
+        };
+        let error = safe.expose(&thief).await.unwrap_err();
+        assert!(matches!(error, SafeError::Open(_)), "{error}");
+        let error = safe.expose(&owner(2)).await.unwrap_err();
+        assert!(matches!(error, SafeError::Missing), "{error}");
+        for entry in std::fs::read_dir(folder.path()).unwrap() {
+            let path = entry.unwrap().path();
+            let bytes = std::fs::read(&path).unwrap_or_default();
+            let found = bytes.windows(7).any(|bytes| bytes == b"hunter2");
+            assert!(!found, "{}", path.display());
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_the_clusters_own_opens_for_its_purpose_alone() {
+        let (_folder, safe) = safe().await;
+        let sealed = safe.seal("authority", b"key").unwrap();
+        assert!(!sealed.windows(3).any(|bytes| bytes == b"key"));
+        assert_eq!(*safe.unseal("authority", &sealed).unwrap(), *b"key");
+        assert!(safe.unseal("other", &sealed).is_err());
+        assert!(safe.unseal("authority", &sealed[1..]).is_err());
+    }
+
+    #[tokio::test]
+    async fn keys_are_rotated_and_versions_follow() {
+        let (_folder, safe) = safe().await;
+        let before = safe.put(&owner(1), &bundle()).await.unwrap();
+        let next = safe.rotate().unwrap();
+        assert_ne!(before.master_key, next);
+        assert_eq!(safe.key_ids(), [next, before.master_key]);
+        assert!(safe.rewrap(&owner(1)).await.unwrap());
+        assert!(!safe.rewrap(&owner(1)).await.unwrap());
+        assert_eq!(safe.sealed(&owner(1)).await.unwrap().master_key_id, next);
+        assert_eq!(
+            *safe.expose(&owner(1)).await.unwrap(),
+            *bundle().canonical()
+        );
+    }
+
+    #[tokio::test]
+    async fn without_its_keys_it_is_sealed_and_says_so() {
+        let (folder, safe) = safe().await;
+        safe.put(&owner(1), &bundle()).await.unwrap();
+        let id = safe.key_ids()[0];
+        std::fs::remove_file(folder.path().join(format!("keys/{id}.key"))).unwrap();
+        let aside = Aside::open(folder.path()).unwrap();
+        let (sealed, error) = Safe::open(aside, &folder.path().join("keys"));
+        assert!(matches!(error, Some(LoadKeyError::Missing { .. })));
+        for error in [
+            sealed.expose(&owner(1)).await.map(drop).unwrap_err(),
+            sealed
+                .put(&owner(2), &bundle())
+                .await
+                .map(drop)
+                .unwrap_err(),
+            sealed.rotate().map(drop).unwrap_err(),
+        ] {
+            assert!(matches!(error, SafeError::Sealed), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_nobody_refers_to_is_swept_but_not_what_is_new() {
+        let (_folder, safe) = safe().await;
+        for version in 1..=3 {
+            safe.put(&owner(version), &bundle()).await.unwrap();
+        }
+        let kept = owner(2).version.to_string();
+        let hour = Duration::from_secs(3600);
+        assert_eq!(safe.sweep(|key| key == kept, hour).await.unwrap(), 0);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let none = Duration::ZERO;
+        assert_eq!(safe.sweep(|key| key == kept, none).await.unwrap(), 2);
+        safe.expose(&owner(2)).await.unwrap();
+        assert!(safe.expose(&owner(1)).await.is_err());
+    }
+}

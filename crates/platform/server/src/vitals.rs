@@ -1,0 +1,80 @@
+//! Signs of life of nodes and edges, kept beside the ledger.
+//!
+//! Too many to be events, and worth nothing when they are old. How old one is
+//! says the database, so it does not matter which replica heard it. What they
+//! mean is decided by the loop that watches them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use fluffy_base::id::NodeId;
+use serde::{Deserialize, Serialize};
+
+use crate::aside::{Aside, AsideError, Kind};
+
+const BEAT: Kind = Kind::new("heartbeat");
+/// How long the last sign of a node is kept.
+const KEPT: Duration = Duration::from_secs(24 * 3600);
+/// How many are read at once.
+const PAGE: u32 = 1_000;
+
+/// The signs of life in a store beside the ledger.
+#[derive(Debug, Clone)]
+pub struct Vitals {
+    aside: Aside,
+}
+
+/// What a sign of life says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Beat {
+    /// How full the disk is, in hundredths.
+    pub disk_percent: u8,
+    /// Whether other nodes do not reach it.
+    pub unreachable: bool,
+    /// Whether it goes by the newest plan that it was sent.
+    pub acknowledged: bool,
+    /// The routing that an edge goes by.
+    pub routing: Option<u64>,
+}
+
+impl Vitals {
+    /// Those in this store.
+    #[must_use]
+    pub const fn new(aside: Aside) -> Self {
+        Self { aside }
+    }
+
+    /// Notes that a node is alive.
+    ///
+    /// # Errors
+    /// The store is not available; the next beat comes soon.
+    pub async fn beat(&self, node: NodeId, beat: Beat) -> Result<(), AsideError> {
+        let value = postcard::to_allocvec(&beat)
+            .map_err(|error| AsideError::Store(std::sync::Arc::new(error)))?;
+        self.aside
+            .put(BEAT, &node.to_string(), value, Some(KEPT))
+            .await
+    }
+
+    /// The last sign of every node, and how long ago it was.
+    ///
+    /// # Errors
+    /// The store is not available.
+    pub async fn all(&self) -> Result<BTreeMap<NodeId, (Duration, Beat)>, AsideError> {
+        let mut all = BTreeMap::new();
+        let mut after = String::new();
+        loop {
+            let entries = self.aside.list(BEAT, &after, PAGE).await?;
+            let Some(last) = entries.last() else {
+                return Ok(all);
+            };
+            after.clone_from(&last.key);
+            for entry in entries {
+                let beat = postcard::from_bytes::<Beat>(&entry.value);
+                if let (Ok(node), Ok(beat)) = (entry.key.parse(), beat) {
+                    all.insert(node, (entry.age, beat));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! The whole server behind its HTTP interface: real clients, real decisions.
+//!
+//! Nothing is doubled but images and the machines of nodes. What every
+//! operation answers is held against the published document.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "tests"
+)]
+
+mod crew;
+#[path = "interface/house.rs"]
+mod house;
+#[path = "interface/secrets.rs"]
+mod secrets;
+#[path = "interface/strangers.rs"]
+mod strangers;
+#[path = "interface/tour.rs"]
+mod tour;

@@ -1,0 +1,135 @@
+//! Secrets: what two change at once, and where their values must not be.
+
+use std::path::Path;
+
+use fluffy_api::Operation;
+use fluffy_api::client::{Ask, CallError};
+use serde_json::{Value, json};
+
+use crate::house::House;
+use crate::strangers::login;
+
+const PLACE: [&str; 3] = ["local", "shop", "dev"];
+
+async fn house() -> House {
+    let house = House::start().await;
+    let owner = house.owner().await;
+    let shop = json!({"name": "shop"});
+    let _: Value = owner
+        .send(Operation::CreateApp, &["local"], &shop)
+        .await
+        .unwrap();
+    let dev = json!({"name": "dev"});
+    let _: Value = owner
+        .send(Operation::CreateEnv, &["local", "shop"], &dev)
+        .await
+        .unwrap();
+    house
+}
+
+/// Each of several changes is made to what the one before left, from the very
+/// first version on.
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_at_once_are_all_kept() {
+    let house = house().await;
+    for round in 0..5 {
+        let mut at_once = tokio::task::JoinSet::new();
+        for number in 0..3 {
+            let owner = house.owner().await;
+            at_once.spawn(async move {
+                let change = json!({"set": {format!("KEY_{round}_{number}"): "x"}, "unset": []});
+                let made: Value = owner
+                    .send(Operation::UpdateSecrets, &PLACE, &change)
+                    .await
+                    .unwrap();
+                made
+            });
+        }
+        at_once.join_all().await;
+    }
+    let owner = house.owner().await;
+    let shown: Value = owner.get(Operation::GetSecrets, &PLACE).await.unwrap();
+    assert_eq!(shown["keys"].as_array().unwrap().len(), 15, "{shown}");
+}
+
+/// Whether they are taken, refused, wait for a person or fail, values are
+/// nowhere but in sealed form.
+#[tokio::test(flavor = "multi_thread")]
+async fn values_are_nowhere() {
+    const CANARY: &str = "canary-5f1b7c";
+    let house = house().await;
+    let owner = house.owner().await;
+    let values = json!({"values": {"PASSWORD": CANARY}});
+    let change = json!({"set": {"OTHER": CANARY}, "unset": []});
+    let keyed = |operation, body: &Value| {
+        let ask = Ask::new(operation, &PLACE).body(body);
+        ask.key(format!("key-of-{operation:?}"))
+    };
+    owner
+        .call(keyed(Operation::ReplaceSecrets, &values))
+        .await
+        .unwrap();
+    owner
+        .call(keyed(Operation::UpdateSecrets, &change))
+        .await
+        .unwrap();
+
+    let viewer = house.bearer(&login(&house, &owner, "viewer").await).await;
+    let refused = viewer.call(keyed(Operation::UpdateSecrets, &change)).await;
+    assert!(matches!(refused, Err(CallError::Refused(_))), "{refused:?}");
+
+    let wrong = json!({"values": {"not a key": CANARY}});
+    let refused = owner
+        .call(Ask::new(Operation::ReplaceSecrets, &PLACE).body(&wrong))
+        .await;
+    let Err(CallError::Refused(problem)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(!format!("{problem:?}").contains(CANARY), "{problem:?}");
+
+    let rules = "version: 1\ncapabilities:\n  - { name: ask, match: { action: secret.write }, do: require_review, reason: two people }\n";
+    let policy: Value = owner.get(Operation::GetPolicy, &["local"]).await.unwrap();
+    let set = json!({"rules": rules, "expected_version": policy["version"]});
+    let _: Value = owner
+        .send(Operation::SetPolicy, &["local"], &set)
+        .await
+        .unwrap();
+    let developer = house
+        .bearer(&login(&house, &owner, "developer").await)
+        .await;
+    let parked: Value = developer
+        .send(Operation::ReplaceSecrets, &PLACE, &values)
+        .await
+        .unwrap();
+    assert!(parked["approval_id"].is_string(), "{parked}");
+
+    let ledger = house.crew.platform.ledger().clone();
+    let head = ledger.head().unwrap().seq;
+    let digest = fluffy_base::Digest::of(CANARY.as_bytes()).to_string();
+    for event in ledger.read(1, 10_000).unwrap() {
+        let text = event.payload.as_str();
+        assert!(!text.contains(CANARY) && !text.contains(&digest), "{text}");
+    }
+    assert!(head > 20);
+    house.crew.platform.close().await;
+    let found = holding(house.folder.path(), CANARY.as_bytes());
+    assert_eq!(found, Vec::<std::path::PathBuf>::new());
+    // Control: what is in these files is found.
+    assert!(!holding(house.folder.path(), b"secret_bundle.version_set").is_empty());
+}
+
+/// The files that hold some bytes.
+fn holding(folder: &Path, bytes: &[u8]) -> Vec<std::path::PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(holding(&path, bytes));
+        } else if let Ok(content) = std::fs::read(&path)
+            && content.windows(bytes.len()).any(|window| window == bytes)
+        {
+            found.push(path);
+        }
+    }
+    found
+}

@@ -1,0 +1,271 @@
+//! schemathesis reads the served document and tries everything it allows, and
+//! much that it does not, with a credential of each role.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+use std::time::Duration;
+
+use fluffy_api::Operation;
+use fluffy_api::client::{Ask, Client};
+use fluffy_test_kit::PublishedServers;
+use serde_json::{Value, json};
+
+use crate::house::House;
+
+/// What is held against every answer.
+const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,\
+                      response_schema_conformance,response_headers_conformance,\
+                      unsupported_method,allow_header_conformance,ignored_auth";
+
+/// These would end the credential that is used, or are no JSON.
+const LEFT_OUT: [&str; 2] = ["revokeOwnToken", "connectExec"];
+
+/// How long each way of trying may take with the owner's credential, in
+/// seconds, unless a long run is wanted; and with each other one.
+const LONG: &str = "20";
+const SHORT: &str = "6";
+const LONG_ENV: &str = "FLUFFY_SCHEMATHESIS_SECONDS";
+
+/// The path of the folder that everything is built in.
+fn target() -> std::path::PathBuf {
+    let program = std::env::current_exe().unwrap();
+    program.ancestors().nth(3).unwrap().to_owned()
+}
+
+const MANIFEST: &str = "schema_version = \"v1\"\n[processes.web]\ncommand = [\"serve\"]\n\
+                        [processes.web.resources]\nmemory = \"64MiB\"\n";
+
+/// What is really there, so that not everything that is tried is missing.
+async fn known(house: &House, owner: &Client) -> String {
+    let (org, app, env) = (["local"], ["local", "shop"], ["local", "shop", "dev"]);
+    let body = json!({ "name": "data", "size_bytes": 1_u64 << 30 });
+    let volume: Value = owner
+        .send(Operation::CreateVolume, &org, &body)
+        .await
+        .unwrap();
+    house.crew.provide(volume["id"].as_str().unwrap()).await;
+    let mut words: Vec<(String, Vec<String>)> = [
+        ("path.org", "local"),
+        ("path.app", "shop"),
+        ("path.env", "dev"),
+        ("body.image", "registry.example/shop:1"),
+        ("body.manifest", MANIFEST),
+        ("body.pattern", "app.read.local/*"),
+        ("body.process", "web"),
+        ("body.rules", "version: 1\n"),
+    ]
+    .map(|(place, word)| (place.to_owned(), vec![word.to_owned()]))
+    .into();
+    // Some of what a call may end, so that there is more than one of it.
+    for number in 0..6 {
+        let named = |name: &str| json!({ "name": format!("{name}{number}"), "grants": [] });
+        let principal: Value = owner
+            .send(Operation::CreatePrincipal, &org, &named("robot"))
+            .await
+            .unwrap();
+        let project = json!({ "name": format!("project{number}") });
+        let grant = json!({ "principal_id": principal["id"], "pattern": "app.read.local/*" });
+        let member = json!({ "email": format!("{number}@example.org"), "role": "viewer" });
+        let made: [(&str, Operation, &[&str], Value); 5] = [
+            ("path.project", Operation::CreateProject, &org, project),
+            ("path.grant", Operation::CreateGrant, &org, grant),
+            ("path.member", Operation::AddMember, &org, member),
+            ("path.token", Operation::CreateToken, &org, json!({})),
+            (
+                "path.enrollment_token",
+                Operation::CreateEnrollmentToken,
+                &[],
+                json!({}),
+            ),
+        ];
+        let id = |value: &Value| vec![value["id"].as_str().unwrap().to_owned()];
+        words.push(("path.principal".to_owned(), id(&principal)));
+        words.push(("body.principal_id".to_owned(), id(&principal)));
+        for (place, operation, path, body) in made {
+            let value: Value = owner.send(operation, path, &body).await.unwrap();
+            words.push((place.to_owned(), id(&value)));
+        }
+    }
+    let lists: [(&str, Operation, &[&str]); 5] = [
+        ("deploy", Operation::ListDeploys, &env),
+        ("instance", Operation::ListInstances, &env),
+        ("node", Operation::ListNodes, &[]),
+        ("release", Operation::ListReleases, &app),
+        ("volume", Operation::ListVolumes, &org),
+    ];
+    for (name, operation, path) in lists {
+        let items: Vec<Value> = owner.list(Ask::new(operation, path)).await.unwrap();
+        let ids: Vec<String> = items
+            .iter()
+            .map(|item| item["id"].as_str().unwrap().to_owned())
+            .collect();
+        assert!(!ids.is_empty(), "{name}");
+        words.push((format!("path.{name}"), ids.clone()));
+        words.push((format!("body.{name}_id"), ids));
+    }
+    let mut by_place: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (place, more) in words {
+        by_place.entry(place).or_default().extend(more);
+    }
+    let words = by_place;
+    let mut config = String::new();
+    for (place, ids) in &words {
+        let name = place.replace('.', "-");
+        config.push_str(&format!("[dictionaries.{name}]\nvalues = {ids:?}\n"));
+    }
+    config.push_str("[parameters]\n");
+    for place in words.keys() {
+        let name = place.replace('.', "-");
+        config.push_str(&format!(
+            "\"{place}\" = {{ dictionary = \"{name}\", probability = 0.8 }}\n"
+        ));
+    }
+    config
+}
+
+/// One run of schemathesis.
+struct Run {
+    role: &'static str,
+    token: String,
+    phases: &'static str,
+    seconds: String,
+}
+
+fn schemathesis(house: &House, servers: &PublishedServers, run: &Run) -> String {
+    let ca = house.folder.path().join("ca.pem");
+    std::fs::write(&ca, &house.ca).unwrap();
+    let mut command: Command = servers.schemathesis();
+    command
+        .arg("--config-file")
+        .arg(house.folder.path().join("schemathesis.toml"))
+        .arg("run")
+        .arg(format!("{}/v1/openapi.json", house.url))
+        .args(["--header", &format!("Authorization: Bearer {}", run.token)])
+        .arg("--tls-verify")
+        .arg(&ca)
+        .args(["--checks", CHECKS, "--phases", run.phases])
+        .args([
+            "--max-time",
+            &run.seconds,
+            "--max-examples",
+            "8",
+            "--seed",
+            "7",
+        ])
+        .args(["--no-shrink", "--continue-on-failure"])
+        .args([
+            "--suppress-health-check",
+            "all",
+            "--request-timeout",
+            "25",
+            "--request-retries",
+            "3",
+        ])
+        .args(["--no-color", "--warnings", "off"])
+        .current_dir(house.folder.path());
+    for operation in LEFT_OUT {
+        command.args(["--exclude-operation-id", operation]);
+    }
+    let done = command.output().unwrap();
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    let wrong = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{}: {said}\n{wrong}", run.role);
+    said
+}
+
+/// A member's access token.
+pub(crate) async fn login(house: &House, owner: &Client, role: &str) -> String {
+    let body = json!({ "email": format!("{role}@example.org"), "role": role });
+    let member: Value = owner
+        .send(Operation::AddMember, &["local"], &body)
+        .await
+        .unwrap();
+    let login = json!({ "grant_type": "invite", "code": member["invite_code"] });
+    let anonymous = house.bearer("flf_none").await;
+    let pair: Value = anonymous
+        .send(Operation::ExchangeToken, &[], &login)
+        .await
+        .unwrap();
+    pair["access_token"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_who_tries_everything_finds_no_fault() {
+    let servers = PublishedServers::fetched(&target());
+    let servers = servers.expect("`cargo xtask test --only setup` fetches schemathesis");
+    let house = House::start().await;
+    for number in 1..=2 {
+        house.crew.join(number).await;
+    }
+    house.crew.app("shop").await;
+    let release = house.crew.release("shop", "1", 1).await;
+    house.crew.deploy("shop", &release).await;
+    let owner = house.owner().await;
+    let body = json!({ "ttl_seconds": 86_400 });
+    let token: Value = owner
+        .send(Operation::CreateToken, &["local"], &body)
+        .await
+        .unwrap();
+    let token = token["secret"].as_str().unwrap().to_owned();
+    let nodes = house.crew.clone();
+    let nodes = tokio::spawn(async move { nodes.tend_for_ever().await });
+    house
+        .crew
+        .tend_until("an instance runs", |state| {
+            let mut instances = state.runtime.plan.instances.values();
+            instances
+                .find(|instance| instance.observed.was_ready)
+                .map(drop)
+        })
+        .await;
+    let config = known(&house, &owner).await;
+    std::fs::write(house.folder.path().join("schemathesis.toml"), config).unwrap();
+    let long = std::env::var(LONG_ENV).unwrap_or(LONG.to_owned());
+    let run = |role, token: &String, phases, seconds: &str| Run {
+        role,
+        token: token.clone(),
+        phases,
+        seconds: seconds.to_owned(),
+    };
+    let mut runs: Vec<Run> = ["coverage", "fuzzing", "stateful"]
+        .map(|phases| run("owner", &token, phases, &long))
+        .into();
+    for role in ["viewer", "developer", "operator", "admin"] {
+        let token = login(&house, &owner, role).await;
+        runs.push(run(role, &token, "fuzzing", SHORT));
+    }
+    let house = tokio::task::spawn_blocking(move || {
+        for run in &runs {
+            let said = schemathesis(&house, &servers, run);
+            assert!(said.contains("generated"), "{}: {said}", run.role);
+        }
+        house
+    });
+    let house = tokio::time::timeout(Duration::from_secs(3600), house);
+    let house = house.await.unwrap().unwrap();
+    nodes.abort();
+    // What the server counted itself: no answer of any run was its fault.
+    let counted = house.metrics().await;
+    let answers = counted
+        .lines()
+        .filter(|line| line.starts_with("fluffy_http_answers_total"));
+    let (mut good, mut all) = (BTreeSet::new(), 0);
+    for line in answers {
+        assert!(!line.contains("status=\"5"), "{line}");
+        let operation = line.split('"').nth(1).unwrap();
+        if line.contains("status=\"2") {
+            good.insert(operation.to_owned());
+        }
+        all += 1;
+    }
+    assert!(all > 100, "{counted}");
+    assert!(good.len() > 10, "{good:?}");
+    if std::env::var(LONG_ENV).is_ok() {
+        let reached = good.len() * 100 / Operation::ALL.len();
+        assert!(
+            reached >= 90,
+            "{reached} % of operations succeeded: {good:?}"
+        );
+    }
+    house.server.stop().await;
+}

@@ -1,0 +1,156 @@
+//! Replicas of the real platform over one database, and one on files.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "tests"
+)]
+
+use std::time::Duration;
+
+use fluffy_control::{Fence, Notice, Outcome, State, access};
+use fluffy_ledger::LedgerOptions;
+use fluffy_server::credential::{CredentialKind, recognise};
+use fluffy_server::hashes::Hashes;
+use fluffy_server::loops;
+use fluffy_server::loops::lease::Timing;
+use fluffy_server::machine::Reply;
+use fluffy_server::platform::{Founder, Platform, Storage};
+use fluffy_test_kit::{FreshDatabase, wait_for};
+use tempfile::TempDir;
+use tokio::sync::watch;
+
+const LIMIT: Duration = Duration::from_secs(90);
+
+async fn open(storage: &Storage) -> Platform {
+    Platform::open(storage, LedgerOptions::default())
+        .await
+        .unwrap()
+}
+
+fn database() -> (FreshDatabase, Storage) {
+    let database = FreshDatabase::create().unwrap();
+    let storage = Storage::Database(Box::new(database.url().parse().unwrap()));
+    (database, storage)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_replicas_that_begin_at_once_one_makes_the_invite() {
+    let (_database, storage) = database();
+    let mut replicas = Vec::new();
+    for _ in 0..3 {
+        replicas.push(open(&storage).await);
+    }
+    let begin = |replica: &Platform| {
+        let replica = replica.clone();
+        tokio::spawn(async move { replica.begin(Founder::Invited).await.unwrap() })
+    };
+    let mut invites = Vec::new();
+    for begun in replicas.iter().map(begin).collect::<Vec<_>>() {
+        invites.extend(begun.await.unwrap());
+    }
+    assert_eq!(invites.len(), 1);
+    // Its hash is kept, and stands for the token that the ledger has.
+    let (kind, hash) = recognise(invites[0].expose()).unwrap();
+    assert_eq!(kind, CredentialKind::Invite);
+    let hashes = Hashes::new(replicas[2].aside().clone());
+    let token = hashes.find(kind, hash).await.unwrap().unwrap();
+    let last = replicas[0].ledger().head().unwrap().seq;
+    for replica in &replicas {
+        wait_for("every replica is at the end", LIMIT, || {
+            (replica.sequencer().applied().seq == last).then_some(())
+        })
+        .unwrap();
+        assert!(
+            replica
+                .sequencer()
+                .read(|s| s.meta("token", &token).is_some())
+        );
+        assert_eq!(
+            replica.begin(Founder::Invited).await.unwrap().map(drop),
+            None
+        );
+    }
+    let digests = |replica: &Platform| replica.sequencer().read(State::digests);
+    assert_eq!(digests(&replicas[0]), digests(&replicas[1]));
+    assert_eq!(digests(&replicas[0]), digests(&replicas[2]));
+    assert_eq!(replicas[0].ledger().head().unwrap().seq, last);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_platform_goes_on_where_it_was_closed() {
+    let directory = TempDir::new().unwrap();
+    let storage = Storage::Directory(directory.path().to_owned());
+    let platform = open(&storage).await;
+    assert!(platform.begin(Founder::Local).await.unwrap().is_none());
+    let state = platform.sequencer().read(State::clone);
+    assert!(state.seq > 0);
+    platform.close().await;
+    drop(platform);
+    let platform = open(&storage).await;
+    assert_eq!(platform.sequencer().read(State::clone), state);
+    let rebuilt = platform.rebuild().await.unwrap();
+    assert_eq!((rebuilt.seq, rebuilt.differ), (state.seq, Vec::new()));
+    assert!(!rebuilt.digests.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_loop_is_led_by_one_replica_and_taken_over() {
+    let (_database, storage) = database();
+    let timing = Timing {
+        life: Duration::from_secs(2),
+        renewal: Duration::from_millis(400),
+        retry: Duration::from_millis(100),
+    };
+    let mut replicas = Vec::new();
+    for _ in 0..2 {
+        let platform = open(&storage).await;
+        let (stop, stopped) = watch::channel(false);
+        let running = tokio::spawn(loops::run(platform.clone(), timing, stopped));
+        replicas.push((platform, stop, running));
+    }
+    let terms = |platform: &Platform| platform.sequencer().read(|state| state.leases.clone());
+    let (first, ..) = &replicas[0];
+    wait_for("every loop is led", LIMIT, || {
+        (terms(first).len() == 4).then_some(())
+    })
+    .unwrap();
+    let before = terms(first);
+    // Whoever stops gives up what it leads, and the other one leads all.
+    let (_, stop, running) = replicas.remove(0);
+    stop.send_replace(true);
+    running.await.unwrap();
+    let (second, ..) = &replicas[0];
+    let holders = |platform: &Platform| {
+        let last = |lease: &str| {
+            let wanted = |event: &fluffy_ledger::Event| {
+                event.event_type == "leader.acquired" && event.aggregate.id == lease
+            };
+            let found = platform.ledger().last_where(1, wanted).unwrap().remove(0);
+            found.payload.value().unwrap()["replica_id"].clone()
+        };
+        before.keys().map(|lease| last(lease)).collect::<Vec<_>>()
+    };
+    wait_for("the other leads every loop", LIMIT, || {
+        let all = holders(second).iter().all(|held| held == second.replica());
+        all.then_some(())
+    })
+    .unwrap();
+    // A term of before is of no more use.
+    let (lease, epoch) = before.iter().next().unwrap();
+    let now = terms(second)[lease];
+    for (epoch, accepted) in [(now, true), (now + 1, false), (now - 1, false)] {
+        let fence = Fence {
+            lease: lease.clone(),
+            epoch,
+        };
+        let notice = Notice::Access(access::Notice::ApprovalsExpired);
+        let answer = second.notice("test", Some(fence), notice).await.unwrap();
+        let done = matches!(answer.reply, Reply::Wrote(Outcome::Done { .. }));
+        assert_eq!(done, accepted, "{epoch} of {now}");
+    }
+    assert!(now >= *epoch);
+}

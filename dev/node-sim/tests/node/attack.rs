@@ -1,0 +1,194 @@
+//! What a member or a stranger may try, each beside what is allowed.
+
+use std::time::Duration;
+
+use fluffy_api::node::{MAX_FROM_NODE, MAX_REPORTS, code_of, v1};
+use http_body_util::Full;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tonic::Code;
+use v1::node_message::Message as Said;
+
+use crate::kit::{Cluster, Member, Session, hello, report, streaming, until};
+
+/// A member that speaks for another one, in every message that names a node.
+#[tokio::test]
+async fn nobody_speaks_for_another_node() {
+    let cluster = Cluster::start().await;
+    let (own, other) = (cluster.member(), cluster.member());
+    cluster.desk.plan(own.node, (1, 1), &["inst_own"]);
+    cluster.desk.plan(other.node, (1, 1), &["inst_other"]);
+    cluster
+        .desk
+        .lock()
+        .secrets
+        .insert("sv_1".to_owned(), b"KEY=value".to_vec());
+    let mut client = cluster.client(&own).await;
+    let id = |member: &Member| member.node.to_string();
+    let confirm = |node_id| v1::ConfirmRequest { node_id };
+    let refused = client.confirm(confirm(id(&other))).await.unwrap_err();
+    assert_eq!(code_of(&refused), Some("node_mismatch"));
+    client.confirm(confirm(id(&own))).await.unwrap();
+
+    let refused = Session::open(client.clone(), hello(&other)).await;
+    assert_eq!(code_of(&refused.err().unwrap()), Some("node_mismatch"));
+    assert!(cluster.desk.lock().nodes[&other.node].hellos.is_empty());
+
+    let secret = |node_id, instance: &str| v1::SecretMaterialRequest {
+        node_id,
+        instance_id: instance.to_owned(),
+        generation: 1,
+        secret_version_id: "sv_1".to_owned(),
+    };
+    let refused = client.get_secret_material(secret(id(&other), "inst_other"));
+    assert_eq!(code_of(&refused.await.unwrap_err()), Some("node_mismatch"));
+    let refused = client.get_secret_material(secret(id(&own), "inst_other"));
+    assert_eq!(
+        code_of(&refused.await.unwrap_err()),
+        Some("secrets_missing")
+    );
+    let given = client
+        .get_secret_material(secret(id(&own), "inst_own"))
+        .await;
+    assert_eq!(given.unwrap().into_inner().file, b"KEY=value");
+    let fetched = cluster.desk.lock().fetched.len();
+    assert_eq!(fetched, 2, "each that named the right node is on record");
+
+    let (batches, receiver) = mpsc::channel(4);
+    let acks = client.push_logs(streaming(receiver)).await.unwrap();
+    let mut acks = acks.into_inner();
+    let entry = |instance: &str| v1::LogEntry {
+        instance_id: instance.to_owned(),
+        seq: 1,
+        line: "line".to_owned(),
+        ..Default::default()
+    };
+    let batch = |node_id, number| v1::LogBatch {
+        node_id,
+        number,
+        entries: vec![entry("inst_own"), entry("inst_other")],
+    };
+    batches.send(batch(id(&own), 1)).await.unwrap();
+    assert_eq!(acks.message().await.unwrap().unwrap().through, 1);
+    let logs = cluster.server.logs();
+    assert_eq!(logs.of("inst_own", 10).len(), 1);
+    assert!(logs.of("inst_other", 10).is_empty());
+    batches.send(batch(id(&other), 2)).await.unwrap();
+    let refused = acks.message().await.unwrap_err();
+    assert_eq!(code_of(&refused), Some("node_mismatch"));
+}
+
+/// Not TLS, not HTTP/2, not a message, too large, out of order.
+#[tokio::test]
+async fn garbage_costs_its_sender_the_connection_and_nobody_else() {
+    let cluster = Cluster::start().await;
+    let mut stream = TcpStream::connect(("127.0.0.1", cluster.port))
+        .await
+        .unwrap();
+    stream.write_all(&[0xff; 4096]).await.unwrap();
+    let mut rest = Vec::new();
+    // An alert and the end, or just the end.
+    let _ = stream.read_to_end(&mut rest).await;
+    assert!(rest.len() < 64);
+
+    let member = cluster.member();
+    let wrong: [Vec<Said>; 6] = [
+        vec![Said::Hello(hello(&member))],
+        vec![Said::CertificateRequest(v1::CertificateRequest::default())],
+        vec![Said::Status(v1::StatusBatch {
+            boot_id: "boot_of_another".to_owned(),
+            reports: vec![report(1)],
+        })],
+        vec![Said::Capacity(v1::Capacity {
+            cached_images: vec![String::new(); 5000],
+            ..Default::default()
+        })],
+        vec![Said::Capacity(v1::Capacity {
+            cached_images: vec!["x".repeat(MAX_FROM_NODE)],
+            ..Default::default()
+        })],
+        vec![Said::ExecRefused(v1::ExecRefused::default()); 100],
+    ];
+    for (number, messages) in wrong.into_iter().enumerate() {
+        let harmless = messages.len() == 100;
+        let mut session = cluster.session(&member).await;
+        for said in messages {
+            session.say(said).await;
+        }
+        if harmless {
+            session.report(&[1]).await;
+            assert_eq!(session.acknowledged().await, 1);
+        } else {
+            let code = session.end().await.code();
+            let refused = [
+                Code::InvalidArgument,
+                Code::OutOfRange,
+                Code::ResourceExhausted,
+            ];
+            assert!(refused.contains(&code), "{number}: {code:?}");
+        }
+    }
+    let many: Vec<u64> = (1..=u64::try_from(MAX_REPORTS).unwrap() + 1).collect();
+    let mut session = cluster.session(&member).await;
+    session.report(&many).await;
+    assert_eq!(session.end().await.code(), Code::InvalidArgument);
+    let mut session = cluster.session(&member).await;
+    session.report(&many[..MAX_REPORTS]).await;
+    assert_eq!(session.acknowledged().await, many[MAX_REPORTS - 1]);
+}
+
+/// Bytes that are no message of this protocol, sent by a member.
+#[tokio::test]
+async fn bytes_that_are_no_message_end_the_call() {
+    let cluster = Cluster::start().await;
+    let member = cluster.member();
+    let channel = cluster.dial(Some(&member.identity)).await.unwrap();
+    for bytes in [
+        &[0xff; 64][..],
+        &[0, 0, 0, 0, 4, 1, 2, 3, 4],
+        &[0, 0xff, 0xff, 0xff, 0xff],
+    ] {
+        use tonic::codegen::{Service as _, http};
+        let mut channel = channel.clone();
+        let request = http::Request::post("https://fluffy/fluffy.node.v1.Nodes/Session")
+            .header("content-type", "application/grpc")
+            .body(tonic::body::Body::new(Full::from(bytes.to_vec())))
+            .unwrap();
+        let answer = channel.call(request).await;
+        // Whatever it says, it says it and goes on.
+        assert!(answer.is_ok_and(|answer| answer.status().is_success()));
+    }
+    let client = crate::kit::nodes(channel);
+    Session::open(client, hello(&member)).await.unwrap();
+}
+
+/// A node that takes no message is let go; others are served meanwhile.
+#[tokio::test]
+async fn who_does_not_read_is_let_go() {
+    let cluster = Cluster::start().await;
+    let (slow, quick) = (cluster.member(), cluster.member());
+    let mut stuck = cluster.session(&slow).await;
+    let mut other = cluster.session(&quick).await;
+    for seq in 1..=30 {
+        let plan = v1::NodePlan {
+            epoch: 1,
+            cursor_seq: seq,
+            plan_id: "x".repeat(1 << 20),
+            ..Default::default()
+        };
+        cluster.desk.order(slow.node, plan);
+        // As fast as the server takes them, and no faster.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    other.report(&[1]).await;
+    assert_eq!(other.acknowledged().await, 1);
+    until("it is let go", || {
+        !cluster.server.connected().contains(&slow.node)
+    })
+    .await;
+    assert!(cluster.server.connected().contains(&quick.node));
+    let ended = stuck.end().await;
+    assert!(code_of(&ended).is_none_or(|code| code == "slow_reader"));
+    cluster.session(&slow).await;
+}
