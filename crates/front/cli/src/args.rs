@@ -5,6 +5,7 @@
 
 mod agent;
 mod channel;
+pub(crate) mod platform;
 mod plugin;
 mod sandbox;
 
@@ -19,6 +20,7 @@ pub(crate) use agent::{
     Asked, ModeArg, ReplayArgs, RunTaskArgs, SessionCommand, TaskArgs, WorkArgs, with_task,
 };
 pub(crate) use channel::ChannelCommand;
+pub(crate) use platform::{ContextCommand, ContextSetArgs, ManifestCommand, ServerArgs, UpArgs};
 pub(crate) use plugin::{PluginCommand, PluginLanguage};
 pub(crate) use sandbox::{
     AftermathArgs, EngineArg, LayerCommand, RunArgs, SandboxCommand, SelftestArgs, TierArg,
@@ -135,6 +137,29 @@ somewhere else: `fluffy audit verify --key` checks against it.")]
     /// Let people give work and hear of it through an installed channel
     #[command(subcommand)]
     Channel(ChannelCommand),
+    /// Run the platform on this machine, for yourself
+    #[command(after_help = "\
+Needs no configuration: makes an org `local` with an env `dev`, and listens on a socket that only
+you can use. Every command of the platform finds it by itself. Ends on Ctrl-C; what was answered is
+kept.
+
+  fluffy up
+  fluffy apps create shop                        in another terminal")]
+    Up(UpArgs),
+    /// Run a server of the platform, for many
+    #[command(after_help = "\
+Any number of servers share one PostgreSQL. The first start prints a one-time code, with which
+somebody becomes the owner of the installation: fluffy login --invite. Ends on SIGTERM and Ctrl-C,
+and tells systemd when it is ready (Type=notify).
+
+  FLUFFY_DATABASE=postgres://… fluffy server --name fluffy.example.com --keys /etc/fluffy/keys")]
+    Server(ServerArgs),
+    /// Check and format `fluffy.toml`, which says what an app needs to run
+    #[command(subcommand)]
+    Manifest(ManifestCommand),
+    /// Choose which server, org, app and env commands of the platform are about
+    #[command(subcommand)]
+    Context(ContextCommand),
     /// Say how strongly this machine can isolate, and how to get more
     #[command(after_help = "\
 Everything is tried, not guessed. Exits 0 when the default tier works, else 1.")]
@@ -154,6 +179,8 @@ For example: fluffy completions bash > ~/.local/share/bash-completion/completion
         /// Which shell
         shell: clap_complete::Shell,
     },
+    #[command(flatten)]
+    Platform(platform::PlatformCommand),
     /// Tools for contributors
     #[command(subcommand, hide = true)]
     Dev(DevCommand),

@@ -13,6 +13,7 @@ mod init;
 pub(crate) mod layer;
 pub(crate) mod ledger;
 pub(crate) mod person;
+pub(crate) mod platform;
 mod plugin;
 pub(crate) mod policy;
 pub(crate) mod recordings;
@@ -45,6 +46,11 @@ pub(crate) fn run(session: &Session, command: Command) -> Result<process::ExitCo
         Command::Demo(args) => demo::run(session, &args),
         Command::Init => init::run(session),
         Command::Channel(command) => channel::run(session, &command),
+        Command::Context(command) => platform::context(session, command),
+        Command::Up(args) => platform::up(session, &args),
+        Command::Server(args) => platform::server(session, &args),
+        Command::Manifest(command) => platform::manifest(session, command),
+        Command::Platform(command) => platform::run(session, &command),
         Command::Plugin(command) => plugin::run(session, command),
         Command::Policy(command) => policy::run(session, command),
         Command::Audit(command) => audit::run(session, command),

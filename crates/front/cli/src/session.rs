@@ -112,6 +112,11 @@ impl Session {
         Ok(here)
     }
 
+    /// A variable of the environment; one that is no text counts as not set.
+    pub(crate) fn variable(&self, name: &str) -> Option<String> {
+        self.environment.get(name)?.to_str().map(str::to_owned)
+    }
+
     /// The places and settings with this folder as the project.
     pub(crate) fn here_in(&self, root: &Path) -> Result<Here, Failure> {
         Ok(load(&self.environment, Some(root))?)

@@ -1,6 +1,7 @@
 //! `fluffy completions SHELL`, and what the shell then asks by tab.
 //!
-//! The script is short: it calls this program, which knows every command.
+//! The script is short: it calls this program, which knows every command and,
+//! for the platform, the names there are right now.
 
 use std::process::ExitCode as ProcessCode;
 

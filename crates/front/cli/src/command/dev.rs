@@ -52,10 +52,18 @@ fn generate(session: &Session, check_only: bool) -> Outcome {
 
 fn files() -> Vec<(&'static str, String)> {
     vec![
+        (
+            "api-reference.md",
+            format!("{NOTICE}{}", fluffy_api::openapi::reference()),
+        ),
         ("commands.md", commands()),
         (
             "configuration.md",
             format!("{NOTICE}{}", fluffy_config::reference::reference()),
+        ),
+        (
+            "openapi.json",
+            format!("{:#}\n", sorted(fluffy_api::openapi::document())),
         ),
         (
             "policy.schema.json",

@@ -36,7 +36,9 @@ mod init;
 mod kills;
 mod layer;
 mod making;
+mod manifest;
 mod pin;
+mod platform;
 mod plugin;
 mod proof;
 #[path = "../../src/command/agent/show/sample.rs"]

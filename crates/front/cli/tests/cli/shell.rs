@@ -62,23 +62,61 @@ fn the_first_screen_of_help_says_where_to_start() {
            fluffy
 
     Commands:
-      run          Work on a task while nobody watches; exits by how it ended
-      replay       Play a recorded session: the model's side from the file, the rest for real
-      session      Look at sessions of the agent; go on with one, or take it back
-      acp          Serve an editor through the Agent Client Protocol, over standard input and output
-      demo         Watch a recorded model work on a real repository, under real rules
-      init         Write a starter policy for this project and open its ledger
-      policy       Check, explain, test, try and apply policies
-      sandbox      Run commands in isolation, and test the isolation
-      layer        Look at what sandboxes wrote; merge it or drop it
-      plugin       Install plugins and look after them
-      channel      Let people give work and hear of it through an installed channel
-      doctor       Say how strongly this machine can isolate, and how to get more
-      audit        Read the ledger, verify it, prove what it says
-      config       Show the configuration and where each value comes from
-      version      Print the version and what this build was made of
-      completions  Print a completion script for your shell
-      help         Print this message or the help of the given subcommand(s)
+      run           Work on a task while nobody watches; exits by how it ended
+      replay        Play a recorded session: the model's side from the file, the rest for real
+      session       Look at sessions of the agent; go on with one, or take it back
+      acp           Serve an editor through the Agent Client Protocol, over standard input and output
+      demo          Watch a recorded model work on a real repository, under real rules
+      init          Write a starter policy for this project and open its ledger
+      policy        Check, explain, test, try and apply policies
+      sandbox       Run commands in isolation, and test the isolation
+      layer         Look at what sandboxes wrote; merge it or drop it
+      plugin        Install plugins and look after them
+      channel       Let people give work and hear of it through an installed channel
+      up            Run the platform on this machine, for yourself
+      server        Run a server of the platform, for many
+      manifest      Check and format `fluffy.toml`, which says what an app needs to run
+      context       Choose which server, org, app and env commands of the platform are about
+      doctor        Say how strongly this machine can isolate, and how to get more
+      audit         Read the ledger, verify it, prove what it says
+      config        Show the configuration and where each value comes from
+      version       Print the version and what this build was made of
+      completions   Print a completion script for your shell
+      deploy        Make a release and roll it out, and watch it
+      rollback      Return an env to an earlier release, and watch it
+      scale         Show or set how many instances each process has
+      status        Show how an env is: wanted and seen, routes, the last error
+      wait          Wait until something that takes a while is done
+      describe      Show one thing of any kind, with all that is known
+      apps          Look after apps
+      envs          Look after envs of an app
+      projects      Group apps
+      releases      Look after releases: an image and a manifest, for good
+      deploys       Look at deploys; pause, resume or cancel one
+      instances     Look at instances; restart one
+      logs          Show what instances print
+      routes        Look after routes: from a public port to a process
+      ipv4          Give an env an IPv4 address, or take it back
+      secrets       Set secrets of an env; values are never shown
+      volumes       Look after volumes
+      attachments   Mount volumes into processes
+      snapshots     Back volumes up, and restore them
+      restores      Look at restores of volumes
+      events        Read what happened on the platform; rebuild, archive and verify it
+      login         Log in to a server
+      logout        Log out, and end the token
+      whoami        Show who you are, and what you may do
+      orgs          Look after orgs
+      members       Ask people in, and change their roles
+      principals    Look after service principals
+      tokens        Issue and revoke API tokens
+      grants        Give capabilities, and take them away
+      approvals     Decide about commands that wait for a person
+      quotas        Show and set limits of an org
+      nodes         Look after the machines that run instances
+      keys          Look after the keys that secrets are sealed with
+      capabilities  Show what a server can do
+      help          Print this message or the help of the given subcommand(s)
 
     Options:
           --json           Print stable JSON on standard output
@@ -177,6 +215,8 @@ fn completions_are_what_the_shells_read() {
     for (words, offered) in [
         (&["po"][..], "policy"),
         (&["audit", "check"], "check-proof"),
+        (&["apps", "cre"], "create"),
+        (&["members", "add", "a@b", "--role", "dev"], "developer"),
     ] {
         let shown = completed(&site, words);
         assert!(

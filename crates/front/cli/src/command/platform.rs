@@ -1,0 +1,41 @@
+//! The platform: manifests, contexts, and everything a server is asked.
+//!
+//! `run` is every command that asks a server: those that are one call follow
+//! from the table of operations (`call.rs`), the rest is in `extra.rs`.
+
+mod ask;
+mod call;
+pub(crate) mod complete;
+mod context;
+mod contexts;
+mod extra;
+mod manifest;
+mod progress;
+mod receipt;
+mod refusal;
+mod serve;
+mod status;
+pub(crate) mod target;
+mod view;
+mod watch;
+
+pub(crate) use context::run as context;
+pub(crate) use manifest::run as manifest;
+pub(crate) use serve::{server, up};
+
+use crate::args::platform::{PlatformCommand, derived};
+use crate::command::Outcome;
+use crate::session::Session;
+
+/// Runs a command that asks a server.
+pub(crate) fn run(session: &Session, command: &PlatformCommand) -> Outcome {
+    let words = command.words.join(" ");
+    let mut asker = ask::Asker::new(session, &call::flags(&command.matches))?;
+    ask::block(async {
+        let found = derived().into_iter().find(|(known, _)| *known == words);
+        match found {
+            Some((_, operations)) => call::run(&mut asker, &operations, &command.matches).await,
+            None => extra::run(&mut asker, &words, &command.matches).await,
+        }
+    })
+}

@@ -1,0 +1,284 @@
+//! Commands that are more than one call, or other than their call.
+//!
+//! Secrets are typed unseen or piped in; they are never arguments, and never
+//! printed. Next: `progress.rs` for what is waited for.
+
+use std::io::{self, IsTerminal as _, Read as _};
+
+use clap::ArgMatches;
+use fluffy_api::Operation;
+use fluffy_base::Span;
+use fluffy_report::{ExitCode, Report};
+use serde_json::{Value, json};
+
+use super::ask::{Asker, Call};
+use super::{call, manifest, progress, receipt, view, watch};
+use crate::args::platform::{body_id, derived, fields, kind};
+use crate::command::{Outcome, person};
+use crate::failure::{self, Failure};
+
+/// The largest file of secrets.
+const MAX_SECRETS: u64 = 256 << 10;
+
+/// Runs the command of these words.
+pub(crate) async fn run(asker: &mut Asker<'_>, words: &str, matches: &ArgMatches) -> Outcome {
+    match words {
+        "approvals approve" => decide(asker, matches, "approved").await,
+        "approvals deny" => decide(asker, matches, "denied").await,
+        "deploy" => deploy(asker, matches).await,
+        "describe" => describe(asker, matches).await,
+        "events tail" => tail(asker, matches).await,
+        "login" => login(asker, matches).await,
+        "logout" => logout(asker).await,
+        "secrets import" => import(asker, matches).await,
+        "secrets set" => set_secrets(asker, matches).await,
+        "secrets status" => secrets_status(asker).await,
+        "secrets unset" => unset_secrets(asker, matches).await,
+        _ => wait(asker, matches).await,
+    }
+}
+
+fn text<'a>(matches: &'a ArgMatches, name: &str) -> Option<&'a String> {
+    matches.get_one::<String>(name)
+}
+
+/// Asks an operation whose path is the target alone.
+async fn ask(
+    asker: &mut Asker<'_>,
+    operation: Operation,
+    body: Option<Value>,
+) -> Result<fluffy_api::client::Answer, Failure> {
+    let named = operation.spec().path_params();
+    let path = named.map(|name| Ok(asker.target.part(name)?.name.clone()));
+    let call = Call {
+        path: path.collect::<Result<Vec<_>, Failure>>()?,
+        body,
+        ..Call::default()
+    };
+    asker.call(operation, call).await
+}
+
+async fn decide(asker: &mut Asker<'_>, matches: &ArgMatches, outcome: &str) -> Outcome {
+    let operation = Operation::DecideApproval;
+    let note = text(matches, "note");
+    let call = Call {
+        path: call::path(asker, operation.spec(), matches)?,
+        body: Some(json!({"outcome": outcome, "note": note})),
+        ..Call::default()
+    };
+    let answer = asker.call(operation, call).await?;
+    receipt::show(asker, operation, &answer, &[])
+}
+
+/// A release of what is here, unless one is named; then its deploy.
+async fn deploy(asker: &mut Asker<'_>, matches: &ArgMatches) -> Outcome {
+    let operation = Operation::CreateDeploy;
+    call::guard_env(asker, operation.spec()).await?;
+    let release = match text(matches, "release") {
+        Some(release) => release.clone(),
+        None => release(asker, matches).await?,
+    };
+    let fields: Vec<_> = fields(operation.spec())
+        .into_iter()
+        .filter(|field| matches.try_contains_id(&body_id(field)).is_ok())
+        .collect();
+    let mut body = call::body_of(asker.session, &fields, matches)?;
+    body.insert("release_id".to_owned(), release.into());
+    let answer = ask(asker, operation, Some(Value::Object(body))).await?;
+    if call::has(matches, "no-wait") || answer.value.get("approval_id").is_some() {
+        return receipt::show(asker, operation, &answer, &[]);
+    }
+    receipt::show_brief(asker, operation, &answer)?;
+    let patience = matches.get_one::<Span>("timeout").copied();
+    let work = progress::Work::of(operation.spec(), &answer.value);
+    progress::follow(asker, &work, patience.unwrap_or(progress::PATIENCE)).await
+}
+
+async fn release(asker: &mut Asker<'_>, matches: &ArgMatches) -> Result<String, Failure> {
+    let manifest = match text(matches, "manifest") {
+        Some(file) => manifest::read_valid(file.as_ref())?,
+        None => manifest::read_nearest_valid(asker.session)?,
+    };
+    let body = json!({"manifest": manifest, "image": text(matches, "image")});
+    let answer = ask(asker, Operation::CreateRelease, Some(body)).await?;
+    let id = view::name(&answer.value).to_owned();
+    if !asker.session.json() {
+        asker.session.printer.note(&format!("release {id}"));
+    }
+    Ok(id)
+}
+
+async fn describe(asker: &mut Asker<'_>, matches: &ArgMatches) -> Outcome {
+    let wanted = format!(
+        "{}s describe",
+        text(matches, "kind").map_or("", String::as_str)
+    );
+    let found = derived().into_iter().find(|(words, _)| *words == wanted);
+    let operation = found.and_then(|(_, operations)| operations.first().copied());
+    let operation = operation.unwrap_or(Operation::GetApp);
+    let params: Vec<&str> = operation.spec().path_params().collect();
+    let (_, parts) = params.split_last().unwrap_or((&"", &[]));
+    let named = parts
+        .iter()
+        .map(|part| Ok(asker.target.part(part)?.name.clone()));
+    let mut path = named.collect::<Result<Vec<_>, Failure>>()?;
+    path.extend(text(matches, "id").cloned());
+    let call = Call {
+        path,
+        ..Call::default()
+    };
+    let answer = asker.call(operation, call).await?;
+    view::show(asker.session, &kind(operation), &answer.value)?;
+    Ok(ExitCode::Success)
+}
+
+async fn tail(asker: &mut Asker<'_>, matches: &ArgMatches) -> Outcome {
+    let mut query = Vec::new();
+    for name in ["types", "app", "env"] {
+        query.extend(text(matches, name).map(|value| (name.to_owned(), value.clone())));
+    }
+    let call = Call {
+        path: vec![asker.target.part("org")?.name.clone()],
+        query,
+        ..Call::default()
+    };
+    let number = |name: &str| matches.get_one::<u64>(name).copied();
+    watch::tail(asker, &call, (number("after"), number("count"))).await
+}
+
+async fn wait(asker: &mut Asker<'_>, matches: &ArgMatches) -> Outcome {
+    let id = text(matches, "id").map_or("", String::as_str);
+    let patience = matches.get_one::<Span>("timeout").copied();
+    let work = progress::Work::named(id);
+    progress::follow(asker, &work, patience.unwrap_or(progress::PATIENCE)).await
+}
+
+async fn login(asker: &mut Asker<'_>, matches: &ArgMatches) -> Outcome {
+    let session = asker.session;
+    let client = text(matches, "client-id");
+    let body = if call::has(matches, "invite") {
+        let code = person::secret(session, "The one-time code:")?;
+        Some(json!({"grant_type": "invite", "code": code.expose()}))
+    } else if let Some(id) = client {
+        let secret = person::secret(session, "The secret of the service principal:")?;
+        let secret = secret.expose();
+        Some(json!({
+            "grant_type": "client_credentials", "client_id": id, "client_secret": secret,
+        }))
+    } else {
+        let token = person::secret(session, "The API token:")?;
+        asker.log_in(token.expose(), None)?;
+        None
+    };
+    if let Some(body) = body {
+        let answer = ask(asker, Operation::ExchangeToken, Some(body)).await?;
+        let part = |name: &str| answer.value.get(name).and_then(Value::as_str);
+        let refresh = part("refresh_token").map(str::to_owned);
+        asker.log_in(part("access_token").unwrap_or_default(), refresh)?;
+    }
+    let answer = match ask(asker, Operation::Whoami, None).await {
+        Ok(answer) => answer,
+        Err(failure) => {
+            // What does not open the door is not kept.
+            asker.log_out()?;
+            return Err(failure);
+        }
+    };
+    view::show(session, "Whoami", &answer.value)?;
+    Ok(ExitCode::Success)
+}
+
+async fn logout(asker: &mut Asker<'_>) -> Outcome {
+    let ended = ask(asker, Operation::RevokeOwnToken, Some(json!({}))).await;
+    asker.log_out()?;
+    ended?;
+    asker
+        .session
+        .printer
+        .note("logged out, and the token is revoked");
+    Ok(ExitCode::Success)
+}
+
+async fn set_secrets(asker: &mut Asker<'_>, matches: &ArgMatches) -> Outcome {
+    let keys: Vec<&String> = matches.get_many("keys").into_iter().flatten().collect();
+    if let Some(key) = keys.iter().find(|key| key.contains('=')) {
+        let name = key.split('=').next().unwrap_or_default();
+        return Err(
+            Report::new(ExitCode::Usage, "a secret is never an argument")
+                .why("arguments are seen by other programs, and kept by shells")
+                .fix(format!("type it when asked: fluffy secrets set {name}"))
+                .fix(format!("or pipe it in: … | fluffy secrets set {name}"))
+                .into(),
+        );
+    }
+    if keys.len() > 1 && !io::stdin().is_terminal() {
+        return Err(
+            Report::new(ExitCode::Usage, "one secret can be piped in, not several")
+                .fix("set them one by one, or all by `fluffy secrets import FILE`")
+                .into(),
+        );
+    }
+    let operation = Operation::UpdateSecrets;
+    call::guard_env(asker, operation.spec()).await?;
+    let mut set = serde_json::Map::new();
+    for key in &keys {
+        let value = person::secret(asker.session, &format!("{key}:"))?;
+        set.insert((*key).clone(), value.expose().as_str().into());
+    }
+    let body = json!({"set": set, "unset": []});
+    let answer = ask(asker, operation, Some(body)).await?;
+    let names: Vec<String> = keys.into_iter().cloned().collect();
+    receipt::show(asker, operation, &answer, &names)
+}
+
+async fn unset_secrets(asker: &mut Asker<'_>, matches: &ArgMatches) -> Outcome {
+    let operation = Operation::UpdateSecrets;
+    call::guard_env(asker, operation.spec()).await?;
+    let keys = matches.get_many::<String>("keys").into_iter().flatten();
+    let names: Vec<String> = keys.cloned().collect();
+    let body = json!({"set": {}, "unset": names});
+    let answer = ask(asker, operation, Some(body)).await?;
+    receipt::show(asker, operation, &answer, &names)
+}
+
+async fn import(asker: &mut Asker<'_>, matches: &ArgMatches) -> Outcome {
+    let operation = Operation::ReplaceSecrets;
+    let file = text(matches, "file").map_or("-", String::as_str);
+    let mut content = String::new();
+    let read = match file {
+        "-" => io::stdin()
+            .lock()
+            .take(MAX_SECRETS + 1)
+            .read_to_string(&mut content),
+        file => std::fs::File::open(file)
+            .and_then(|file| file.take(MAX_SECRETS + 1).read_to_string(&mut content)),
+    };
+    read.map_err(|error| failure::unreadable(file.as_ref(), &error))?;
+    call::guard_env(asker, operation.spec()).await?;
+    let answer = ask(asker, operation, Some(json!({"file": content}))).await?;
+    receipt::show(asker, operation, &answer, &[])
+}
+
+async fn secrets_status(asker: &mut Asker<'_>) -> Outcome {
+    let answer = ask(asker, Operation::GetSecrets, None).await?;
+    let session = asker.session;
+    if session.json() {
+        view::show(session, "SecretBundle", &answer.value)?;
+        return Ok(ExitCode::Success);
+    }
+    let part = |name: &str| {
+        answer
+            .value
+            .get(name)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    };
+    let current = part("current_version_id");
+    session
+        .printer
+        .data(&format!("{}: {current}", part("status")))?;
+    let versions = answer.value.get("versions").and_then(Value::as_array);
+    let rows = versions.into_iter().flatten();
+    session.printer.table(&view::table("SecretVersion", rows))?;
+    Ok(ExitCode::Success)
+}

@@ -1,0 +1,217 @@
+//! What a command of the platform is about: server, login, org, app, env.
+//!
+//! Each is taken from the first place that names it: a flag, a variable of the
+//! environment, for the app the manifest here, the context. Without a server
+//! it is the one of `fluffy up` on this machine, where everything has a name
+//! already. Must never send a token to a server that it is not from.
+
+use std::path::PathBuf;
+
+use fluffy_config::{Paths, env};
+use fluffy_manifest::Manifest;
+use fluffy_report::{ExitCode, Report};
+use fluffy_secret::SecretString;
+
+use super::contexts::{Context, Contexts, Login};
+use crate::failure::Failure;
+use crate::session::Session;
+
+/// The context of what is asked without one.
+const LOCAL: &str = "local";
+
+/// The org and the env that `fluffy up` makes.
+const LOCAL_ORG: &str = "local";
+const LOCAL_ENV: &str = "dev";
+
+/// What flags say; each may be silent.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Flags {
+    pub(crate) context: Option<String>,
+    pub(crate) server: Option<String>,
+    pub(crate) org: Option<String>,
+    pub(crate) app: Option<String>,
+    pub(crate) env: Option<String>,
+}
+
+/// What a command is about.
+pub(crate) struct Target {
+    /// The name that logins are kept by.
+    pub(crate) context: String,
+    pub(crate) server: Server,
+    /// A token that was given for this call alone.
+    pub(crate) token: Option<SecretString>,
+    pub(crate) org: Option<Named>,
+    pub(crate) app: Option<Named>,
+    pub(crate) env: Option<Named>,
+}
+
+/// A name and where it was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Named {
+    pub(crate) name: String,
+    pub(crate) from: Origin,
+}
+
+/// Where a name was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Flag,
+    Variable,
+    Manifest,
+    Context,
+    Local,
+}
+
+impl Origin {
+    /// Whether a person named it for this very call.
+    pub(crate) const fn is_explicit(self) -> bool {
+        matches!(self, Self::Flag | Self::Variable)
+    }
+}
+
+/// Where a server is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Server {
+    /// On this machine.
+    Socket(PathBuf),
+    /// Anywhere, by TLS.
+    Https {
+        /// `https://host[:port]`.
+        url: String,
+        /// Certificates to trust instead of the web's.
+        ca: Option<PathBuf>,
+    },
+}
+
+impl Server {
+    /// Reads `https://host[:port]` or `unix:PATH`.
+    pub(crate) fn parse(text: &str, ca: Option<&str>) -> Result<Self, Failure> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return Ok(Self::Socket(PathBuf::from(path)));
+        }
+        match text
+            .strip_prefix("https://")
+            .map(|rest| rest.trim_end_matches('/'))
+        {
+            Some(rest) if !rest.is_empty() && !rest.contains(['/', '@', '?']) => Ok(Self::Https {
+                url: format!("https://{rest}"),
+                ca: ca.map(PathBuf::from),
+            }),
+            _ => Err(
+                Report::new(ExitCode::Usage, format!("`{text}` is not a server"))
+                    .fix("write `https://HOST:PORT`, or `unix:PATH` for a socket on this machine")
+                    .into(),
+            ),
+        }
+    }
+}
+
+impl std::fmt::Display for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Socket(path) => write!(f, "unix:{}", path.display()),
+            Self::Https { url, .. } => f.write_str(url),
+        }
+    }
+}
+
+impl Target {
+    /// Finds what is meant; nothing is asked of anybody.
+    pub(crate) fn find(session: &Session, flags: &Flags) -> Result<Self, Failure> {
+        let paths = &session.here()?.paths;
+        let contexts = Contexts::read(paths)?;
+        let named = flags
+            .context
+            .clone()
+            .or_else(|| session.variable(env::FLUFFY_CONTEXT));
+        let context = match named.or_else(|| contexts.current.clone()) {
+            Some(name) => Some((contexts.get(&name)?.clone(), name)),
+            None => None,
+        };
+        let (context, name) = context.unwrap_or_else(|| (Context::default(), LOCAL.to_owned()));
+        let server = flags
+            .server
+            .clone()
+            .or_else(|| session.variable(env::FLUFFY_SERVER));
+        let server = match server.as_ref().or(context.server.as_ref()) {
+            Some(text) => Server::parse(text, context.ca.as_deref())?,
+            None => Server::Socket(local_socket(paths)),
+        };
+        let is_local = server == Server::Socket(local_socket(paths));
+        let find = |flag: &Option<String>, variable: &str, from_context: &Option<String>| {
+            let by = |name: Option<String>, from| name.map(|name| Named { name, from });
+            by(flag.clone(), Origin::Flag)
+                .or_else(|| by(session.variable(variable), Origin::Variable))
+                .or_else(|| {
+                    let here = (variable == env::FLUFFY_APP).then(|| manifest_app(session));
+                    by(here.flatten(), Origin::Manifest)
+                })
+                .or_else(|| by(from_context.clone(), Origin::Context))
+        };
+        let local = |name: &str| {
+            is_local.then(|| Named {
+                name: name.to_owned(),
+                from: Origin::Local,
+            })
+        };
+        Ok(Self {
+            org: find(&flags.org, env::FLUFFY_ORG, &context.org).or_else(|| local(LOCAL_ORG)),
+            app: find(&flags.app, env::FLUFFY_APP, &context.app),
+            env: find(&flags.env, env::FLUFFY_ENV, &context.env).or_else(|| local(LOCAL_ENV)),
+            token: session.variable(env::FLUFFY_TOKEN).map(SecretString::from),
+            context: name,
+            server,
+        })
+    }
+
+    /// What the context is logged in with at this server.
+    pub(crate) fn login(&self, paths: &Paths) -> Login {
+        Login::read(paths, &self.context, &self.server.to_string())
+    }
+
+    /// The org, app or env that a path names, or how to name it.
+    pub(crate) fn part(&self, name: &str) -> Result<&Named, Failure> {
+        let found = match name {
+            "org" => &self.org,
+            "app" => &self.app,
+            _ => &self.env,
+        };
+        found.as_ref().ok_or_else(|| {
+            let upper = name.to_ascii_uppercase();
+            let report = Report::new(ExitCode::Usage, format!("which {name}?"))
+                .why(format!(
+                    "neither --{name}, FLUFFY_{upper} nor a context names one"
+                ))
+                .fix(format!("add --{name} {upper}"));
+            let fix = match name {
+                "app" => "or name it in `fluffy.toml`: [app] name = \"…\"".to_owned(),
+                _ => format!("or keep it: fluffy context set NAME --{name} {upper}"),
+            };
+            report.fix(fix).into()
+        })
+    }
+
+    /// `org/app/env`, as far as it is known and asked for.
+    pub(crate) fn shown(&self, parts: &[&str]) -> String {
+        let known = parts.iter().filter_map(|part| self.part(part).ok());
+        let names: Vec<&str> = known.map(|named| named.name.as_str()).collect();
+        names.join("/")
+    }
+}
+
+/// The data directory of `fluffy up`.
+pub(crate) fn up_directory(paths: &Paths) -> PathBuf {
+    paths.state_dir.join("up")
+}
+
+/// Where `fluffy up` listens on this machine.
+pub(crate) fn local_socket(paths: &Paths) -> PathBuf {
+    up_directory(paths).join("api.sock")
+}
+
+/// The app that the nearest manifest names, if it is valid.
+fn manifest_app(session: &Session) -> Option<String> {
+    let folder = session.folder().ok()?;
+    let text = super::manifest::nearest_text(&folder)?;
+    Manifest::parse(&text).ok()?.app.name
+}

@@ -1,0 +1,208 @@
+//! `--watch`: what a list holds, shown again whenever that changes.
+//!
+//! Follows the server's stream, and opens it again when it breaks. With
+//! `--json` each change is a line.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use fluffy_api::Operation;
+use fluffy_api::client::{CallError, Change, ChangeKind, Watch};
+use fluffy_report::ExitCode;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::ask::{Asker, Call};
+use super::call::is_list;
+use super::{refusal, status, view};
+use crate::args::platform::kind;
+use crate::command::Outcome;
+use crate::failure::Failure;
+
+/// The pause before what broke is tried again, and between two looks.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How often in a row a stream may break without a single change.
+const PATIENCE: u32 = 5;
+
+/// Shows a list until the person has seen enough.
+pub(crate) async fn run(asker: &mut Asker<'_>, operation: Operation, call: &Call) -> Outcome {
+    if !is_list(operation) {
+        return look(asker, operation, call).await;
+    }
+    let kind = kind(operation);
+    let item = kind.strip_suffix("List").unwrap_or(&kind).to_owned();
+    let mut broken = 0;
+    loop {
+        let opened = asker.watch(operation, call, None).await;
+        let ended = match opened {
+            Ok(mut stream) => show(asker, &item, &mut stream, &mut broken).await?,
+            Err(error) => Some(error),
+        };
+        broken += 1;
+        if let Some(error) = ended.filter(|error| broken > PATIENCE || !may_pass(error)) {
+            return Err(refusal::failed(&error, operation.spec().cli).into());
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Follows one stream to its end; why it ended, if it broke.
+async fn show(
+    asker: &Asker<'_>,
+    item: &str,
+    stream: &mut Watch,
+    broken: &mut u32,
+) -> Result<Option<CallError>, Failure> {
+    let printer = &asker.session.printer;
+    let mut rows: BTreeMap<String, Value> = BTreeMap::new();
+    let mut complete = false;
+    loop {
+        let change = match stream.next().await {
+            Ok(Some(change)) => change,
+            Ok(None) => return Ok(None),
+            Err(error) => return Ok(Some(error)),
+        };
+        *broken = 0;
+        if asker.session.json() {
+            printer.json(&line(item, &change))?;
+            continue;
+        }
+        complete |= change.kind == ChangeKind::Synced;
+        let changed = take(&mut rows, change);
+        if complete && (changed || rows.is_empty()) {
+            printer.clear()?;
+            printer.table(&view::table(item, rows.values()))?;
+        }
+    }
+}
+
+/// Takes a change in; whether there is something new to show.
+fn take(rows: &mut BTreeMap<String, Value>, change: Change) -> bool {
+    match change.kind {
+        ChangeKind::Snapshot | ChangeKind::Upsert => {
+            rows.insert(view::name(&change.value).to_owned(), change.value);
+            true
+        }
+        ChangeKind::Delete => rows.remove(view::name(&change.value)).is_some(),
+        ChangeKind::Synced => true,
+        ChangeKind::Watermark => false,
+    }
+}
+
+const fn word(kind: ChangeKind) -> &'static str {
+    match kind {
+        ChangeKind::Snapshot => "snapshot",
+        ChangeKind::Upsert => "upsert",
+        ChangeKind::Delete => "delete",
+        ChangeKind::Synced => "synced",
+        ChangeKind::Watermark => "watermark",
+    }
+}
+
+fn line(item: &str, change: &Change) -> Value {
+    json!({
+        "api_version": view::API_VERSION,
+        "kind": item,
+        "change": word(change.kind),
+        "seq": change.seq,
+        "data": change.value,
+    })
+}
+
+/// What is no list is looked at again and again.
+async fn look(asker: &mut Asker<'_>, operation: Operation, call: &Call) -> Outcome {
+    let mut seen = Value::Null;
+    loop {
+        let value = asker.call(operation, call.clone()).await?.value;
+        if value != seen {
+            if asker.session.json() {
+                let document = view::document(&kind(operation), &value);
+                asker.session.printer.json(&document)?;
+            } else {
+                asker.session.printer.clear()?;
+                status::show(asker.session, &value)?;
+            }
+            seen = value;
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Follows the events of an org from a place on, or from now.
+pub(crate) async fn tail(
+    asker: &mut Asker<'_>,
+    call: &Call,
+    (after, count): (Option<u64>, Option<u64>),
+) -> Outcome {
+    let mut last = after;
+    let mut left = count.unwrap_or(u64::MAX);
+    let mut broken = 0;
+    while left > 0 {
+        let opened = asker.watch(Operation::ListEvents, call, last).await;
+        let mut ended = None;
+        match opened {
+            Err(error) => ended = Some(error),
+            Ok(mut stream) => {
+                while left > 0 {
+                    let change = match stream.next().await {
+                        Ok(Some(change)) => change,
+                        Ok(None) => break,
+                        Err(error) => {
+                            ended = Some(error);
+                            break;
+                        }
+                    };
+                    broken = 0;
+                    last = Some(change.seq);
+                    if change.value.get("event_type").is_some() {
+                        left -= 1;
+                        event(asker, &change.value)?;
+                    }
+                }
+            }
+        }
+        broken += 1;
+        if let Some(error) = ended.filter(|error| broken > PATIENCE || !may_pass(error)) {
+            return Err(refusal::failed(&error, "events tail").into());
+        }
+        if left > 0 {
+            sleep(PAUSE).await;
+        }
+    }
+    Ok(ExitCode::Success)
+}
+
+fn event(asker: &Asker<'_>, event: &Value) -> Result<(), Failure> {
+    let printer = &asker.session.printer;
+    if asker.session.json() {
+        let document = json!({
+            "api_version": view::API_VERSION, "kind": "EventEnvelope", "data": event,
+        });
+        return Ok(printer.json(&document)?);
+    }
+    let text = |pointer: &str| {
+        event
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    };
+    let seq = event.get("seq").and_then(Value::as_u64).unwrap_or_default();
+    let line = format!(
+        "{seq:>8}  {}  {:<28}  {}  {}",
+        text("/occurred_at"),
+        text("/event_type"),
+        text("/aggregate_id"),
+        text("/actor/id"),
+    );
+    Ok(printer.data(line.trim_end())?)
+}
+
+/// Whether the same may succeed a little later.
+fn may_pass(error: &CallError) -> bool {
+    match error {
+        CallError::Refused(problem) => problem.retryable,
+        CallError::Broken { .. } | CallError::Unreachable { .. } => true,
+        _ => false,
+    }
+}

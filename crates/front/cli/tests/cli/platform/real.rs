@@ -1,0 +1,120 @@
+//! `fluffy up` as a person starts it, and commands that find it by themselves.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::site::Site;
+
+/// A server that ends with the test.
+struct Running(Child);
+
+impl Running {
+    /// Starts it and reads what it says, up to the line that begins so.
+    fn start(mut command: Command, last: &str) -> (Self, String) {
+        command.stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut child = command.spawn().unwrap();
+        let mut said = String::new();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        while !said.contains(last) {
+            let mut line = String::new();
+            assert!(lines.read_line(&mut line).unwrap() > 0, "it ended: {said}");
+            said.push_str(&line);
+        }
+        // What it says later must not stop it.
+        std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+        (Self(child), said)
+    }
+
+    /// Ends it as systemd does; it must end well.
+    fn end(mut self) {
+        let pid = Pid::from_child(&self.0);
+        kill_process(pid, Signal::TERM).unwrap();
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn up(site: &Site) -> Running {
+    let mut command = site.context.command();
+    command.args(["up", "--listen", "none"]);
+    Running::start(command, "listening on unix:").0
+}
+
+#[test]
+fn the_platform_of_one_person_is_found_used_and_kept() {
+    let site = Site::empty();
+    let running = up(&site);
+    let who = site.json(0, &["whoami"]);
+    assert_eq!(who["kind"], "Whoami");
+    assert_eq!(site.json(0, &["orgs", "list"])["items"][0]["slug"], "local");
+    let made = site.json(0, &["apps", "create", "shop", "--display-name", "The shop"]);
+    assert!(made["receipt"]["seq"].as_u64().unwrap() > 0, "{made}");
+    site.ends(5, &["apps", "create", "shop"]);
+    site.succeeds(&["envs", "create", "staging", "--app", "shop"]);
+    assert!(
+        site.succeeds(&["envs", "list", "--app", "shop"])
+            .contains("staging")
+    );
+    site.ends(4, &["apps", "describe", "missing"]);
+    site.ends(2, &["apps", "create", "No Name"]);
+    let events = site.json(0, &["events", "list", "--types", "app.*"]);
+    assert_eq!(events["items"][0]["event_type"], "app.created");
+    // A second one does not take the first one's place.
+    site.ends(5, &["up", "--listen", "none"]);
+    running.end();
+    site.ends(6, &["apps", "list"]);
+    // What was answered is there after a restart.
+    let running = up(&site);
+    let again: Value = site.json(0, &["apps", "describe", "shop"]);
+    assert_eq!(again["data"]["display_name"], "The shop");
+    running.end();
+}
+
+#[test]
+fn a_server_gives_itself_to_who_has_its_code() {
+    let site = Site::empty();
+    let mut command = site.context.command();
+    let data = site.context.home().join("server");
+    command.args([
+        "server",
+        "--listen",
+        "127.0.0.1:0",
+        "--listen-nodes",
+        "127.0.0.1:0",
+        "--json",
+    ]);
+    command.arg("--data").arg(&data);
+    let (running, said) = Running::start(command, "\n");
+    let started: Value = serde_json::from_str(&said).unwrap();
+    let address = started["listening"][0].as_str().unwrap();
+    assert!(address.starts_with("https://127.0.0.1:"), "{started}");
+    let code = started["invite"].as_str().unwrap();
+    let ca = started["ca"].as_str().unwrap();
+    site.succeeds(&["context", "set", "work", "--server", address, "--ca", ca]);
+    site.ends(3, &["orgs", "list"]);
+    super::logins::piped(&site, &["login", "--invite"], &format!("{code}\n"));
+    site.succeeds(&["orgs", "create", "acme"]);
+    // The code is good once, and nobody else's certificate is believed.
+    let mut second = site.context.command();
+    second
+        .args(["login", "--invite"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::null());
+    let mut child = second.spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), code.as_bytes()).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(3));
+    site.succeeds(&["context", "set", "bare", "--server", address]);
+    assert_ne!(site.run(&["whoami", "--context", "bare"]).code, Some(0));
+    site.succeeds(&["capabilities", "--context", "work"]);
+    running.end();
+}
