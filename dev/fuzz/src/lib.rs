@@ -80,6 +80,10 @@ pub const TARGETS: &[Target] = &[
         run: platform::image_document,
     },
     Target {
+        name: "image_layers",
+        run: platform::image_layers,
+    },
+    Target {
         name: "image_reference",
         run: platform::image_reference,
     },

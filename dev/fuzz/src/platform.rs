@@ -1,7 +1,10 @@
 //! Targets for the platform: what tenants write, and what registries send.
 
-use fluffy_image::document::{Config, Document};
-use fluffy_image::{ImageReference, ImageSource, Limits, Survey, Wanted};
+use fluffy_base::Digest;
+use fluffy_image::document::{Compression, Config, Document};
+use fluffy_image::{
+    ImageReference, ImageSource, LayerBlob, Limits, RootLimits, Survey, Wanted, convert,
+};
 use fluffy_manifest::{LARGEST, Manifest, format};
 use fluffy_tar::read_entry;
 
@@ -89,7 +92,7 @@ pub(crate) fn image_document(bytes: &[u8]) {
         let digest = wanted.digest;
         let given = documents.next().unwrap_or_default();
         if survey.take(given).is_ok() {
-            assert_eq!(fluffy_base::Digest::of(given), digest);
+            assert_eq!(Digest::of(given), digest);
         } else {
             return;
         }
@@ -109,5 +112,33 @@ pub(crate) fn tar(bytes: &[u8]) {
         let skip = entry.size.saturating_add(entry.padding());
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);
         rest = rest.get(skip..).unwrap_or_default();
+    }
+}
+
+/// The first byte says where the second layer begins, in blocks of an archive;
+/// what comes of both stays within the limits.
+pub(crate) fn image_layers(bytes: &[u8]) {
+    let Some((first, rest)) = bytes.split_first() else {
+        return;
+    };
+    let middle = (usize::from(*first) * 512).min(rest.len());
+    let (lower, upper) = rest.split_at(middle);
+    let layers = [lower, upper].into_iter().filter(|layer| !layer.is_empty());
+    let blobs = layers.map(|layer| LayerBlob {
+        bytes: layer,
+        compression: Compression::None,
+        diff_id: Digest::of(layer),
+    });
+    let limits = RootLimits {
+        bytes: 1 << 20,
+        entries: 200,
+        ..RootLimits::default()
+    };
+    let (Ok(result), Ok(aside)) = (tempfile::tempfile(), tempfile::tempfile()) else {
+        return;
+    };
+    if let Ok(root) = convert(blobs, limits, &result, &aside) {
+        assert!(root.size % 4_096 == 0 && root.unpacked <= limits.bytes);
+        assert!(root.inodes <= limits.entries + 1);
     }
 }

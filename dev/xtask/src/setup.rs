@@ -88,6 +88,16 @@ const NEEDS: &[Need] = &[
         is_there: || find_program("skopeo").is_some(),
     },
     Need {
+        what: "umoci, a second opinion on layers",
+        package: "umoci",
+        is_there: || find_program("umoci").is_some(),
+    },
+    Need {
+        what: "fsck.erofs, a second opinion on root file systems",
+        package: "erofs-utils",
+        is_there: || find_program("fsck.erofs").is_some(),
+    },
+    Need {
         what: "Podman",
         package: "podman",
         is_there: || find_program("podman").is_some(),

@@ -11,8 +11,9 @@ use std::io::{self, Read};
 
 const BLOCK: usize = 512;
 
-/// The largest extended header.
-const MAX_EXTENDED: u64 = 64 << 10;
+/// The largest header of records, and of a name of GNU's.
+const MAX_RECORDS: u64 = 1 << 20;
+const MAX_NAMED: u64 = 64 << 10;
 
 /// The longest name in an extended header.
 const MAX_NAME: usize = 4_096;
@@ -29,10 +30,25 @@ pub struct Entry {
     pub link: Vec<u8>,
     /// The permissions.
     pub mode: u32,
+    /// Whose it is: user and group.
+    pub owner: (u32, u32),
+    /// When it was changed.
+    pub modified: Time,
+    /// Its extended attributes, as they were written.
+    pub attributes: Vec<(Vec<u8>, Vec<u8>)>,
     /// The bytes of content that follow.
     pub size: u64,
     /// What it is.
     pub kind: Kind,
+}
+
+/// A time since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Time {
+    /// Whole seconds.
+    pub seconds: i64,
+    /// The rest, towards the future.
+    pub nanos: u32,
 }
 
 /// What an entry is.
@@ -46,8 +62,13 @@ pub enum Kind {
     Link,
     /// Another name of an entry before.
     HardLink,
-    /// A device.
-    Device,
+    /// A device of bytes.
+    ByteDevice {
+        /// Which driver, and which of its devices.
+        number: (u32, u32),
+    },
+    /// A device of blocks.
+    BlockDevice,
     /// A named pipe.
     Pipe,
     /// Something else.
@@ -90,11 +111,11 @@ pub fn read_entry(stream: &mut impl Read) -> Result<Option<Entry>, ReadTarError>
         header.check()?;
         let size = header.size()?;
         match header.kind() {
-            b'L' => before.name = Some(extended(stream, size)?),
-            b'K' => before.link = Some(extended(stream, size)?),
-            b'x' => before.add(records(&extended(stream, size)?)?),
+            b'L' => before.name = Some(extended(stream, size, MAX_NAMED)?),
+            b'K' => before.link = Some(extended(stream, size, MAX_NAMED)?),
+            b'x' => before.add(records(&extended(stream, size, MAX_RECORDS)?)?),
             // For all that follow: a comment of git's archives, and no more.
-            b'g' if records(&extended(stream, size)?)? == Before::default() => {}
+            b'g' if records(&extended(stream, size, MAX_RECORDS)?)? == Before::default() => {}
             b'g' => return Err(broken("a header speaks for all files")),
             kind => return Ok(Some(before.entry(&header, kind, size)?)),
         }
@@ -125,6 +146,10 @@ struct Before {
     name: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
     size: Option<u64>,
+    user: Option<u32>,
+    group: Option<u32>,
+    modified: Option<Time>,
+    attributes: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Before {
@@ -132,6 +157,10 @@ impl Before {
         self.name = other.name.or(self.name.take());
         self.link = other.link.or(self.link.take());
         self.size = other.size.or(self.size.take());
+        self.user = other.user.or(self.user.take());
+        self.group = other.group.or(self.group.take());
+        self.modified = other.modified.or(self.modified.take());
+        self.attributes.extend(other.attributes);
     }
 
     fn entry(self, header: &Header, kind: u8, size: u64) -> Result<Entry, ReadTarError> {
@@ -141,7 +170,10 @@ impl Before {
             b'0' | 0 => Kind::File,
             b'1' => Kind::HardLink,
             b'2' => Kind::Link,
-            b'3' | b'4' => Kind::Device,
+            b'3' => Kind::ByteDevice {
+                number: (header.small(329)?, header.small(337)?),
+            },
+            b'4' => Kind::BlockDevice,
             b'5' => Kind::Directory,
             b'6' => Kind::Pipe,
             _ => Kind::Other,
@@ -150,6 +182,12 @@ impl Before {
             name,
             link: self.link.unwrap_or_else(|| header.field(157, 100)),
             mode: header.mode()?,
+            owner: (
+                self.user.map_or_else(|| header.small(108), Ok)?,
+                self.group.map_or_else(|| header.small(116), Ok)?,
+            ),
+            modified: self.modified.map_or_else(|| header.modified(), Ok)?,
+            attributes: self.attributes,
             size: self.size.unwrap_or(size),
             kind,
         })
@@ -157,8 +195,8 @@ impl Before {
 }
 
 /// The content of a header that is about the next entry.
-fn extended(stream: &mut impl Read, size: u64) -> Result<Vec<u8>, ReadTarError> {
-    if size > MAX_EXTENDED {
+fn extended(stream: &mut impl Read, size: u64, most: u64) -> Result<Vec<u8>, ReadTarError> {
+    if size > most {
         return Err(broken("a header is too large"));
     }
     let mut content = Vec::new();
@@ -192,11 +230,22 @@ fn records(mut content: &[u8]) -> Result<Before, ReadTarError> {
             b"path" => before.name = Some(value.to_vec()),
             b"linkpath" => before.link = Some(value.to_vec()),
             b"size" => before.size = Some(number(value, 10).ok_or_else(wrong)?),
+            b"uid" => before.user = Some(small(value, 10).ok_or_else(wrong)?),
+            b"gid" => before.group = Some(small(value, 10).ok_or_else(wrong)?),
+            b"mtime" => before.modified = Some(time(value).ok_or_else(wrong)?),
+            b"SCHILY.realsize" => return Err(broken("it has files with holes")),
             key if key.starts_with(b"GNU.sparse") => {
                 return Err(broken("it has files with holes"));
             }
-            // Times, owners and the like.
-            _ => {}
+            b"hdrcharset" if value != b"BINARY" && value != b"ISO-IR 10646 2000 UTF-8" => {
+                return Err(broken("its names are in an alphabet of their own"));
+            }
+            key => {
+                if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
+                    before.attributes.push((name.to_vec(), value.to_vec()));
+                }
+                // Else names of owners and the like.
+            }
         }
         content = content.get(length..).unwrap_or_default();
     }
@@ -254,6 +303,17 @@ impl Header {
         self.number(124, 12)
     }
 
+    fn small(&self, from: usize) -> Result<u32, ReadTarError> {
+        let number = self.number(from, 8)?;
+        u32::try_from(number).map_err(|_| broken("a number in a header is too large"))
+    }
+
+    fn modified(&self) -> Result<Time, ReadTarError> {
+        let seconds = i64::try_from(self.number(136, 12)?);
+        let seconds = seconds.map_err(|_| broken("a number in a header is too large"))?;
+        Ok(Time { seconds, nanos: 0 })
+    }
+
     fn mode(&self) -> Result<u32, ReadTarError> {
         let mode = self.number(100, 8)?;
         Ok(u32::try_from(mode & 0o7777).unwrap_or_default())
@@ -277,6 +337,40 @@ fn number(digits: &[u8], radix: u32) -> Option<u64> {
     let digits = std::str::from_utf8(digits).ok()?;
     let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
     plain.then(|| u64::from_str_radix(digits, radix).ok())?
+}
+
+fn small(digits: &[u8], radix: u32) -> Option<u32> {
+    u32::try_from(number(digits, radix)?).ok()
+}
+
+/// `-1.25` is a second and a quarter before 1970.
+fn time(text: &[u8]) -> Option<Time> {
+    let (is_before, text) = match text.strip_prefix(b"-") {
+        Some(text) => (true, text),
+        None => (false, text),
+    };
+    let mut parts = text.splitn(2, |byte| *byte == b'.');
+    let seconds = i64::try_from(number(parts.next()?, 10)?).ok()?;
+    let mut nanos = 0;
+    let digits = parts.next().unwrap_or_default();
+    if !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    for place in 0..9 {
+        let digit = digits.get(place).map_or(0, |digit| digit - b'0');
+        nanos = nanos * 10 + u32::from(digit);
+    }
+    Some(match (is_before, nanos) {
+        (false, nanos) => Time { seconds, nanos },
+        (true, 0) => Time {
+            seconds: -seconds,
+            nanos,
+        },
+        (true, nanos) => Time {
+            seconds: -seconds - 1,
+            nanos: 1_000_000_000 - nanos,
+        },
+    })
 }
 
 const fn padding(size: u64) -> u64 {
@@ -362,7 +456,8 @@ mod tests {
         let kinds = [
             (b'1', Kind::HardLink),
             (b'2', Kind::Link),
-            (b'4', Kind::Device),
+            (b'3', Kind::ByteDevice { number: (0, 0) }),
+            (b'4', Kind::BlockDevice),
         ];
         for (byte, kind) in kinds
             .into_iter()
@@ -374,6 +469,43 @@ mod tests {
             first(&piece(b'0', "a/", b"")).unwrap().unwrap().kind,
             Kind::Directory
         );
+    }
+
+    #[test]
+    fn owners_times_and_attributes_are_those_of_the_last_word() {
+        let mut header = piece(b'0', "a", b"");
+        header[108..116].copy_from_slice(b"0000017\0");
+        header[136..148].copy_from_slice(b"00000000012\0");
+        header[148..156].copy_from_slice(b"        ");
+        let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+        header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        let plain = first(&header).unwrap().unwrap();
+        let at = |seconds, nanos| Time { seconds, nanos };
+        assert_eq!((plain.owner, plain.modified), ((15, 0), at(10, 0)));
+        let records = [
+            record("uid=70000"),
+            record("gid=3000000000"),
+            record("mtime=-1.25"),
+            record("SCHILY.xattr.user.a=b=c"),
+            record("uname=root"),
+        ];
+        let said = first(&[piece(b'x', "x", &records.concat()), header].concat());
+        let said = said.unwrap().unwrap();
+        assert_eq!(said.owner, (70_000, 3_000_000_000));
+        assert_eq!(said.modified, at(-2, 750_000_000));
+        assert_eq!(said.attributes, [(b"user.a".to_vec(), b"b=c".to_vec())]);
+        for (text, expected) in [
+            ("7", Some(at(7, 0))),
+            ("7.000000001", Some(at(7, 1))),
+            ("7.0000000019", Some(at(7, 1))),
+            ("-7", Some(at(-7, 0))),
+            ("", None),
+            ("-", None),
+            ("1.x", None),
+            ("99999999999999999999", None),
+        ] {
+            assert_eq!(time(text.as_bytes()), expected, "{text}");
+        }
     }
 
     #[test]
@@ -396,7 +528,14 @@ mod tests {
                 piece(b'x', "x", &record(&format!("path={}", "a".repeat(5000)))),
                 "a name is too long",
             ),
-            (piece(b'L', "x", &[b'a'; 70_000]), "a header is too large"),
+            (
+                piece(b'L', "x", &vec![b'a'; 1 << 21]),
+                "a header is too large",
+            ),
+            (
+                piece(b'x', "x", &record("hdrcharset=other")),
+                "its names are in an alphabet of their own",
+            ),
             (endless, "too many headers speak about one file"),
             (
                 [piece(b'L', "x", b"name"), vec![0; 512]].concat(),

@@ -12,6 +12,7 @@
 mod attacks;
 mod local;
 mod real;
+mod root;
 mod sample;
 mod site;
 mod tokens;

@@ -46,7 +46,7 @@ fn entry(
         Kind::Directory => What::Directory,
         Kind::Link => What::Link(&header.link),
         Kind::HardLink => What::Other("is a hard link"),
-        Kind::Device => What::Other("is a device"),
+        Kind::ByteDevice { .. } | Kind::BlockDevice => What::Other("is a device"),
         Kind::Pipe => What::Other("is a pipe"),
         Kind::Other => What::Other("is neither a file, a directory nor a link"),
     };
