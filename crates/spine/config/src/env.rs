@@ -51,6 +51,10 @@ pub const VARIABLES: &[(&str, &str)] = &[
         "the context that commands of the platform use, instead of the current one",
     ),
     (
+        FLUFFY_DATABASE,
+        "the database of `fluffy server`, `postgres://…`, instead of `--database`",
+    ),
+    (
         FLUFFY_ENV,
         "the env that commands of the platform are about",
     ),
