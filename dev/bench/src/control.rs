@@ -4,34 +4,35 @@
 //! of the specification: commands of the product, a thousand events a second.
 //! `FLUFFY_CAMPAIGN=full` makes the long runs long.
 
+mod lag;
+mod rebuilding;
 mod scheduling;
+mod starting;
+mod web;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, bail};
 use fluffy_api::Operation;
 use fluffy_base::Digest;
 use fluffy_base::id::RequestId;
-use fluffy_control::{Caller, CallerKind, Material, Outcome, Request, State};
-use fluffy_ledger::{Actor, Ledger, LedgerOptions};
-use fluffy_server::fold::{Fold, Position};
+use fluffy_control::{Caller, CallerKind, Material, Outcome, Request};
+use fluffy_ledger::{Actor, LedgerOptions};
+use fluffy_server::fold::Position;
 use fluffy_server::machine::{Ask, Job, Reply};
 use fluffy_server::platform::{Founder, Platform, Storage};
 use fluffy_test_kit::{FreshDatabase, POSTGRES_ENV, PrivatePostgres, campaign};
 use serde_json::{Value, json};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval};
 
 use crate::figure::{Bar, Figure, Samples, Show};
+use lag::Hearing;
 
 /// Who writes at once where the rate is measured.
 const WRITERS: u64 = 64;
-/// Who writes and reads at once where the delay is measured.
-const CLIENTS: u64 = 50;
 /// The events a second that everything else happens beside.
 const BACKGROUND: u64 = 1_000;
 /// What one write of the background leads to: a decision and its effect.
@@ -48,23 +49,56 @@ pub(crate) fn run() -> Result<Vec<Figure>> {
     runtime.block_on(async {
         let given = std::env::var(POSTGRES_ENV).is_ok_and(|url| !url.is_empty());
         let own = (!given).then(PrivatePostgres::start).transpose()?;
-        let directory = tempfile::tempdir()?;
-        let files = Storage::Directory(directory.path().to_owned());
-        let mut figures = vec![rate("files", &files).await?];
-        let database = fresh(own.as_ref())?;
-        figures.push(rate("PostgreSQL", &stored(&database)?).await?);
-        let database = fresh(own.as_ref())?;
-        figures.extend(delay(&stored(&database)?).await?);
-        figures.extend(start(directory.path()).await?);
-        let database = fresh(own.as_ref())?;
-        figures.push(scheduling::run(stored(&database)?).await?);
+        let fresh = || {
+            own.as_ref()
+                .map_or_else(FreshDatabase::create, FreshDatabase::create_in)
+        };
+        let chosen = std::env::var(PART_ENV).unwrap_or_default();
+        let mut figures = Vec::new();
+        for (name, part) in PARTS.iter().filter(|(name, _)| name.contains(&chosen)) {
+            eprintln!("  {name} …");
+            figures.extend(match part {
+                Part::Rate => {
+                    let directory = tempfile::tempdir()?;
+                    let files = Storage::Directory(directory.path().to_owned());
+                    let database = fresh()?;
+                    vec![
+                        rate("files", &files).await?,
+                        rate("PostgreSQL", &stored(&database)?).await?,
+                    ]
+                }
+                Part::Lag(hearing) => lag::run(&fresh()?, *hearing).await?,
+                Part::Scheduling => vec![scheduling::run(stored(&fresh()?)?).await?],
+                Part::Web => web::run(&fresh()?, &fresh()?).await?,
+                Part::Starting => starting::run().await?,
+                Part::Rebuilding => rebuilding::run().await?,
+            });
+        }
         Ok(figures)
     })
 }
 
-fn fresh(own: Option<&PrivatePostgres>) -> Result<FreshDatabase> {
-    own.map_or_else(FreshDatabase::create, FreshDatabase::create_in)
+/// Picks the parts whose name holds this text, for whoever works on one.
+const PART_ENV: &str = "FLUFFY_BENCH_PART";
+
+enum Part {
+    Rate,
+    Lag(Hearing),
+    Scheduling,
+    Web,
+    Starting,
+    Rebuilding,
 }
+
+const PARTS: &[(&str, Part)] = &[
+    ("rate", Part::Rate),
+    ("lag, notified (E6)", Part::Lag(Hearing::Notified)),
+    ("lag, polling (E6)", Part::Lag(Hearing::Polling)),
+    ("scheduling (E7)", Part::Scheduling),
+    ("web (E8)", Part::Web),
+    ("starting", Part::Starting),
+    ("rebuilding (E20)", Part::Rebuilding),
+];
 
 fn stored(database: &FreshDatabase) -> Result<Storage> {
     Ok(Storage::Database(Box::new(database.url().parse()?)))
@@ -149,137 +183,6 @@ async fn rate(engine: &str, storage: &Storage) -> Result<Figure> {
         reference: None,
         bar: Bar::PerSecond(exact(BACKGROUND)),
     })
-}
-
-/// How late one replica knows what another has committed, and how soon what
-/// was created on one is read on the other.
-async fn delay(storage: &Storage) -> Result<Vec<Figure>> {
-    let (here, there) = (open(storage).await?, open(storage).await?);
-    let before = here.ledger().head()?.seq;
-    let started = Instant::now();
-    let mut background = JoinSet::new();
-    let writers = 20;
-    for writer in 0..writers {
-        let (here, there) = (here.clone(), there.clone());
-        background.spawn(async move { pace(&here, &there, writers, writer).await });
-    }
-    let mut clients = JoinSet::new();
-    for client in 0..CLIENTS {
-        let (here, there) = (here.clone(), there.clone());
-        clients.spawn(async move { create_and_read(&here, &there, client).await });
-    }
-    let mut created = Vec::new();
-    while let Some(done) = clients.join_next().await {
-        created.extend(done??);
-    }
-    let mut lags = Vec::new();
-    while let Some(done) = background.join_next().await {
-        lags.extend(done??);
-    }
-    let seconds = started.elapsed().as_secs_f64();
-    let events = here.ledger().head()?.seq - before;
-    let last = here.sequencer().applied();
-    there.sequencer().wait_for(last, LIMIT).await?;
-    let digests = |platform: &Platform| platform.sequencer().read(State::digests);
-    ensure!(digests(&here) == digests(&there), "the replicas differ");
-    here.close().await;
-    there.close().await;
-    let figure = |what: &str, samples, bar| Figure {
-        what: what.to_owned(),
-        ours: samples,
-        reference: None,
-        bar,
-    };
-    Ok(vec![
-        figure(
-            "lag of another replica, 1000 events/s",
-            Samples::new(lags, Show::Time),
-            Bar::P99Under(0.5),
-        ),
-        figure(
-            "created here, read there, 50 clients",
-            Samples::new(created, Show::Time),
-            Bar::P99Under(1.0),
-        ),
-        figure(
-            "rate kept up meanwhile",
-            Samples::new(vec![seconds / exact(events)], Show::Rate),
-            Bar::PerSecond(0.9 * exact(BACKGROUND)),
-        ),
-    ])
-}
-
-/// Writes at its share of the background's pace; how late the other replica
-/// was each time, from the answer on.
-async fn pace(here: &Platform, there: &Platform, writers: u64, writer: u64) -> Result<Vec<f64>> {
-    let writes = BACKGROUND / EVENTS_PER_WRITE;
-    let mut ticks = interval(Duration::from_secs(writers) / u32::try_from(writes)?);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
-    let seconds = campaign(10, 600);
-    let mut lags = Vec::new();
-    for number in 0..seconds * writes / writers {
-        ticks.tick().await;
-        let position = rename(here, writer * 1_000_000 + number).await?;
-        let acknowledged = Instant::now();
-        there.sequencer().wait_for(position, LIMIT).await?;
-        lags.push(acknowledged.elapsed().as_secs_f64());
-    }
-    Ok(lags)
-}
-
-/// Creates apps on one replica and reads each on the other at once.
-async fn create_and_read(here: &Platform, there: &Platform, client: u64) -> Result<Vec<f64>> {
-    let mut delays = Vec::new();
-    for number in 0..campaign(10, 100) {
-        let name = format!("a{client}-{number}");
-        let started = Instant::now();
-        let create = request(Operation::CreateProject, &["local"], json!({"name": name}));
-        let position = ask(here, create, None).await?;
-        there.sequencer().wait_for(position, LIMIT).await?;
-        let found = there.sequencer().read(|state| {
-            let mut projects = state.runtime.projects.values();
-            projects.any(|project| project.slug == name)
-        });
-        ensure!(found, "`{name}` is not there after its position");
-        delays.push(started.elapsed().as_secs_f64());
-    }
-    Ok(delays)
-}
-
-/// How fast a ledger is folded, and how soon a replica starts from a snapshot.
-async fn start(directory: &Path) -> Result<Vec<Figure>> {
-    let path = directory.join("ledger");
-    let (folding, events) = tokio::task::spawn_blocking(move || {
-        let ledger = Ledger::open(&path, LedgerOptions::default())?;
-        let started = Instant::now();
-        let mut fold = Fold::<State>::empty(&ledger);
-        ensure!(fold.finish(&ledger)?, "the ledger was restored");
-        Ok((started.elapsed().as_secs_f64(), fold.position.seq))
-    })
-    .await
-    .context("folding ended early")??;
-    let started = Instant::now();
-    let platform = open(&Storage::Directory(directory.to_owned())).await?;
-    let starting = started.elapsed().as_secs_f64();
-    ensure!(
-        platform.sequencer().applied().seq == events,
-        "not at the end"
-    );
-    platform.close().await;
-    Ok(vec![
-        Figure {
-            what: format!("fold of {events} events"),
-            ours: Samples::new(vec![folding / exact(events)], Show::Rate),
-            reference: None,
-            bar: Bar::PerSecond(20_000.0),
-        },
-        Figure {
-            what: format!("start from a snapshot, {events} events"),
-            ours: Samples::new(vec![starting], Show::Time),
-            reference: None,
-            bar: Bar::Under(1.0),
-        },
-    ])
 }
 
 #[expect(clippy::cast_precision_loss, reason = "far below what a float holds")]

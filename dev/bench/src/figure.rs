@@ -82,6 +82,8 @@ pub(crate) enum Bar {
     PerSecond(f64),
     /// We are at least this many times as fast as the reference.
     TimesReference(f64),
+    /// No bar; it informs where the slowest hundredth starts, of both.
+    P99Inform,
     /// No bar; the figure informs.
     Inform,
 }
@@ -103,14 +105,25 @@ impl Figure {
     /// How many times as fast as the reference we are.
     pub(crate) fn ratio(&self) -> Option<f64> {
         let (_, reference) = self.reference.as_ref()?;
-        Some(reference.median() / self.ours.median())
+        let part = self.compared();
+        Some(reference.at(part) / self.ours.at(part))
+    }
+
+    /// The part of the samples at which both are compared.
+    pub(crate) fn compared(&self) -> f64 {
+        match self.bar {
+            Bar::P99Inform => 0.99,
+            _ => 0.5,
+        }
     }
 
     /// The slow end: the 95th percentile, or where the bar is.
     pub(crate) fn slow_end(&self) -> String {
         match self.bar {
             Bar::AllUnder(_) => format!("all {}", self.ours.show(self.ours.at(1.0))),
-            Bar::P99Under(_) => format!("p99 {}", self.ours.show(self.ours.at(0.99))),
+            Bar::P99Under(_) | Bar::P99Inform => {
+                format!("p99 {}", self.ours.show(self.ours.at(0.99)))
+            }
             _ => self.ours.show(self.ours.p95()),
         }
     }
@@ -123,7 +136,7 @@ impl Figure {
             Bar::AllUnder(most) | Bar::BytesUnder(most) => self.ours.at(1.0) < most,
             Bar::PerSecond(rate) => 1.0 / self.ours.median() >= rate,
             Bar::TimesReference(times) => self.ratio().is_some_and(|ratio| ratio >= times),
-            Bar::Inform => true,
+            Bar::P99Inform | Bar::Inform => true,
         }
     }
 }
@@ -137,7 +150,7 @@ impl fmt::Display for Bar {
             Self::BytesUnder(bytes) => write!(f, "under {}", show_size(*bytes)),
             Self::PerSecond(rate) => write!(f, "at least {}/s", show_count(*rate)),
             Self::TimesReference(times) => write!(f, "at least {times:.2}x the reference"),
-            Self::Inform => f.write_str("–"),
+            Self::P99Inform | Self::Inform => f.write_str("–"),
         }
     }
 }

@@ -6,6 +6,7 @@
 //! of a quick run; `FLUFFY_CAMPAIGN=full` makes the long ones long.
 
 mod bare;
+mod endurance;
 mod growth;
 mod lag;
 mod load;
@@ -17,6 +18,7 @@ mod verification;
 use anyhow::Result;
 
 use crate::figure::Figure;
+pub(crate) use endurance::{APPENDER, appender};
 use server::Server;
 
 /// All figures of the ledger.
@@ -35,6 +37,7 @@ type Part = fn(&Server) -> Result<Vec<Figure>>;
 const PARTS: &[(&str, Part)] = &[
     ("appending, SQLite", |_| sqlite::run()),
     ("appending, PostgreSQL", postgres::run),
+    ("endurance (E5)", endurance::run),
     ("projection lag", lag::run),
     ("verification", verification::run),
     ("growth", |_| growth::run()),

@@ -12,14 +12,41 @@ mod agent;
 mod container;
 mod control;
 mod figure;
+#[allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "tests' own: real commands, at random"
+)]
+#[path = "../../../crates/platform/control/tests/runtime/history.rs"]
+mod history;
 mod ipc;
 mod ledger;
 mod planner;
 mod plugin;
 mod policy;
 mod process;
+#[allow(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "a test's own, which this runs at full length"
+)]
+#[path = "../../../crates/platform/server/tests/rebuild/mod.rs"]
+mod rebuild;
 mod sandbox;
 mod table;
+#[allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests' own: a platform in memory"
+)]
+#[path = "../../../crates/platform/control/tests/runtime/world.rs"]
+mod world;
 
 use std::process::ExitCode;
 
@@ -52,6 +79,11 @@ fn main() -> ExitCode {
 
 fn run() -> Result<bool> {
     let mut areas: Vec<String> = std::env::args().skip(1).collect();
+    if let Some((ledger::APPENDER, rest)) =
+        areas.split_first().map(|(it, rest)| (it.as_str(), rest))
+    {
+        return ledger::appender(rest).map(|()| true);
+    }
     let write = areas
         .iter()
         .position(|area| area == "--write")

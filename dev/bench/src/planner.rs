@@ -60,6 +60,8 @@ fn measure(what: &str, state: &State, wanted: usize, bar: Bar) -> Result<Figure>
     let placed = placements(state);
     ensure!(placed == wanted, "{placed} of {wanted} were placed");
     ensure!(plainly(state) == wanted, "the plain way places as many");
+    let twice = plan(state, now()) == plan(state, now());
+    ensure!(twice, "the same input gave another output");
     let ours = || assert_eq!(placements(state), wanted);
     let reference = || assert_eq!(plainly(state), wanted);
     let (ours, reference) = alternate(ROUNDS, 1, ours, reference);

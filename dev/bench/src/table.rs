@@ -74,7 +74,7 @@ fn markdown(figures: &[Figure]) -> String {
 
 fn row(figure: &Figure) -> Vec<String> {
     let (name, reference) = match &figure.reference {
-        Some((name, samples)) => (name.clone(), samples.show(samples.median())),
+        Some((name, samples)) => (name.clone(), samples.show(samples.at(figure.compared()))),
         None => Default::default(),
     };
     let ratio = figure.ratio().map(|ratio| match ratio {

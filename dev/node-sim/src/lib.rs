@@ -11,6 +11,7 @@ mod enrol;
 mod home;
 mod machine;
 mod node;
+mod program;
 mod shell;
 
 pub use behaviour::Behaviour;
@@ -19,3 +20,4 @@ pub use enrol::{Enrolling, enrol, signing_request};
 pub use home::{Credentials, Home};
 pub use machine::{Kept, Machine, SecretError};
 pub use node::{Handle, Node, Order, Setup, Status, now_ms};
+pub use program::run;

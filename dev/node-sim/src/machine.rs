@@ -29,6 +29,8 @@ pub struct Machine {
     lines: VecDeque<v1::LogEntry>,
     /// Why parts of a plan are not followed.
     held: String,
+    /// How often each instance was started.
+    started: BTreeMap<String, u64>,
 }
 
 /// One instance on this machine.
@@ -212,6 +214,7 @@ impl Machine {
             instance.status = next;
             if next == InstanceStatus::Booting {
                 instance.boots += 1;
+                *self.started.entry(id.to_owned()).or_default() += 1;
                 if before == InstanceStatus::Failed {
                     instance.boot = BootId::generate();
                 }
@@ -261,6 +264,12 @@ impl Machine {
         };
         let of = |(id, instance): (&String, &Instance)| (id.clone(), word(instance.status));
         self.instances.iter().map(of).collect()
+    }
+
+    /// How often each instance was started, also those that are gone.
+    #[must_use]
+    pub fn started(&self) -> &BTreeMap<String, u64> {
+        &self.started
     }
 
     /// The secrets that have to be fetched, each named once.

@@ -5,6 +5,8 @@
 //! later each time.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
@@ -40,8 +42,10 @@ const LINES: usize = 500;
 /// What a node is, apart from what it does.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// Host and port of the server.
-    pub server: (String, u16),
+    /// Host of the servers.
+    pub host: String,
+    /// Their ports; after a break the next one is tried.
+    pub ports: Vec<u16>,
     /// What it can.
     pub facts: v1::Facts,
     /// What it has.
@@ -86,6 +90,10 @@ pub struct Status {
     pub unacknowledged: usize,
     /// Where its instances stand.
     pub instances: BTreeMap<String, String>,
+    /// How often each instance was started, since this process was.
+    pub started: BTreeMap<String, u64>,
+    /// Commands that it was told to run, and bytes that came for them.
+    pub execs: (u64, u64),
 }
 
 /// The way to a node that runs.
@@ -124,6 +132,14 @@ pub struct Node {
     next_key: Option<KeyPair>,
     connections: u64,
     ended: String,
+    execs: Arc<Counts>,
+}
+
+/// What reached it of exec sessions.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) opened: AtomicU64,
+    pub(crate) bytes: AtomicU64,
 }
 
 /// Where the connection stands.
@@ -203,6 +219,7 @@ impl Node {
             next_key: None,
             connections: 0,
             ended: String::new(),
+            execs: Arc::default(),
         };
         Ok((node, Handle(sender)))
     }
@@ -259,6 +276,11 @@ impl Node {
             plan: plan.map(|plan| (plan.epoch, plan.seq)),
             unacknowledged: self.machine.reports_above(0, usize::MAX).len(),
             instances: self.machine.statuses(),
+            started: self.machine.started().clone(),
+            execs: (
+                self.execs.opened.load(Ordering::Relaxed),
+                self.execs.bytes.load(Ordering::Relaxed),
+            ),
         }
     }
 
@@ -320,7 +342,15 @@ impl Node {
     /// Connects in the background; what comes of it is an event.
     fn dial(&self) -> Task {
         let link = (self.dials, self.events.0.clone());
-        let (server, credentials) = (self.setup.server.clone(), self.credentials.clone());
+        let turn = usize::try_from(self.dials).unwrap_or(0);
+        let port = self
+            .setup
+            .ports
+            .iter()
+            .cycle()
+            .nth(turn % self.setup.ports.len().max(1));
+        let server = (self.setup.host.clone(), port.copied().unwrap_or_default());
+        let credentials = self.credentials.clone();
         let hello = v1::Hello {
             node_id: credentials.node_id.clone(),
             protocol: PROTOCOL,
@@ -502,6 +532,7 @@ impl Node {
     /// Runs a command of an exec session on a stream of its own.
     async fn exec(&self, open: v1::ExecOpen) {
         let Link::Up(up) = &self.link else { return };
+        self.execs.opened.fetch_add(1, Ordering::Relaxed);
         if !self.machine.is_up(&open.instance_id) {
             let refused = v1::ExecRefused {
                 session_id: open.session_id,
@@ -513,7 +544,7 @@ impl Node {
             node_id: self.credentials.node_id.clone(),
             session_id: open.session_id.clone(),
         };
-        let mut client = nodes(&up.channel);
+        let (mut client, counts) = (nodes(&up.channel), Arc::clone(&self.execs));
         tokio::spawn(async move {
             let (output, frames) = mpsc::channel(2);
             let attach = v1::ExecFromNode {
@@ -522,7 +553,7 @@ impl Node {
             if output.send(attach).await.is_ok()
                 && let Ok(input) = client.exec_attach(streaming(frames)).await
             {
-                Shell::run(open, output, input.into_inner()).await;
+                Shell::run(open, output, input.into_inner(), counts).await;
             }
         });
     }

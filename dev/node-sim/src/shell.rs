@@ -4,6 +4,8 @@
 //! command itself, or line by line as `sh`. Nothing of the machine is touched.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fluffy_api::node::{MAX_EXEC_FRAME, v1};
@@ -11,6 +13,8 @@ use tokio::sync::mpsc;
 use tonic::Streaming;
 use v1::exec_from_node::Frame;
 use v1::exec_to_node::Frame as Input;
+
+use crate::node::Counts;
 
 /// One command of an exec session.
 #[derive(Debug)]
@@ -23,6 +27,7 @@ pub(crate) struct Shell {
     size: Option<(u32, u32)>,
     /// What was typed and not used yet.
     typed: Vec<u8>,
+    counts: Arc<Counts>,
 }
 
 /// How a command ends before it is through.
@@ -41,6 +46,7 @@ impl Shell {
         open: v1::ExecOpen,
         output: mpsc::Sender<v1::ExecFromNode>,
         input: Streaming<v1::ExecToNode>,
+        counts: Arc<Counts>,
     ) {
         let mut shell = Self {
             output,
@@ -48,6 +54,7 @@ impl Shell {
             env: open.env,
             size: open.terminal.map(|terminal| (terminal.cols, terminal.rows)),
             typed: Vec::new(),
+            counts,
         };
         let words: Vec<&str> = open.command.iter().map(String::as_str).collect();
         let limit = Duration::from_secs(u64::from(open.max_seconds).max(1));
@@ -172,7 +179,11 @@ impl Shell {
             return Err(End::Gone);
         };
         match message.frame {
-            Some(Input::Stdin(bytes)) => self.typed.extend(bytes),
+            Some(Input::Stdin(bytes)) => {
+                let count = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+                self.counts.bytes.fetch_add(count, Ordering::Relaxed);
+                self.typed.extend(bytes);
+            }
             Some(Input::StdinEnd(_)) => return Ok(false),
             Some(Input::Resize(size)) => self.size = Some((size.cols, size.rows)),
             Some(Input::Signal(signal)) => return Err(End::Signal(signal)),

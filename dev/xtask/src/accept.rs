@@ -4,7 +4,7 @@
 //! here and in `bench`. Never part of CI.
 
 use anyhow::{Context, Result, bail};
-use fluffy_test_kit::{POSTGRES_ENV, PrivatePostgres};
+use fluffy_test_kit::{CAMPAIGN_ENV, POSTGRES_ENV, PrivatePostgres};
 
 use crate::engines::Engines;
 use crate::fuzz;
@@ -31,13 +31,18 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "rest",
-        meaning: "the campaigns of all other crates",
+        meaning: "the campaigns of all other crates, E13 among them",
         run: |workspace| full(workspace, &["--workspace", "--exclude", "fluffy-ledger"]),
     },
     Campaign {
         name: "fuzz",
         meaning: "ten minutes of search over all parsers",
         run: |workspace| fuzz::run_long(workspace, None, FUZZ_MINUTES),
+    },
+    Campaign {
+        name: "control",
+        meaning: "E5 to E8 and E20 at full length, against their bars",
+        run: |workspace| measure(workspace, &["ledger", "planner", "control"], Length::Full),
     },
     Campaign {
         name: "bench",
@@ -66,8 +71,13 @@ pub(crate) fn run_campaigns(workspace: &Workspace, name: Option<&str>) -> Result
     Ok(record.conclude())
 }
 
-/// Builds the benchmarks for release and runs those of one area, or `all`.
+/// Runs the benchmarks of one area, or `all`.
 pub(crate) fn bench(workspace: &Workspace, area: &str) -> Result<Outcome> {
+    measure(workspace, &[area], Length::Tenth)
+}
+
+/// Builds the benchmarks for release and runs those of some areas.
+fn measure(workspace: &Workspace, areas: &[&str], length: Length) -> Result<Outcome> {
     // Built first: a server that idles during a build is in the way of others.
     let packages = ["--package", "fluffy-bench", "--package", "fluffy-cli"];
     let arguments = [&["build", "--release"][..], &packages].concat();
@@ -76,8 +86,15 @@ pub(crate) fn bench(workspace: &Workspace, area: &str) -> Result<Outcome> {
         return Ok(built);
     }
     let mut command = workspace.cargo(&["run", "--release", "--quiet", "--package"]);
-    command.args(["fluffy-bench", "--", area, "--write"]);
-    let needs_server = matches!(area, "ledger" | "all");
+    command
+        .args(["fluffy-bench", "--"])
+        .args(areas)
+        .arg("--write");
+    if length == Length::Full {
+        command.env(CAMPAIGN_ENV, "full");
+    }
+    let any = |needing: &[&str]| areas.iter().any(|area| needing.contains(area));
+    let needs_server = any(&["ledger", "control", "all"]);
     let postgres = needs_server
         .then(PrivatePostgres::start)
         .transpose()
@@ -85,7 +102,7 @@ pub(crate) fn bench(workspace: &Workspace, area: &str) -> Result<Outcome> {
     if let Some(postgres) = &postgres {
         command.env(POSTGRES_ENV, postgres.url());
     }
-    let needs_engines = matches!(area, "agent" | "sandbox" | "all");
+    let needs_engines = any(&["agent", "sandbox", "all"]);
     let engines = needs_engines.then(Engines::start).transpose()?;
     if let Some(engines) = &engines {
         engines.tell(&mut command);

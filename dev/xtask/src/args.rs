@@ -94,7 +94,7 @@ impl Task {
                 "bench",
                 [
                     area @ ("policy" | "ledger" | "ipc" | "process" | "sandbox" | "agent"
-                    | "plugin" | "all"),
+                    | "plugin" | "planner" | "control" | "all"),
                 ],
             ) => Ok(Self::Bench {
                 area: (*area).to_owned(),

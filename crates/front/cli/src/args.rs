@@ -20,7 +20,10 @@ pub(crate) use agent::{
     Asked, ModeArg, ReplayArgs, RunTaskArgs, SessionCommand, TaskArgs, WorkArgs, with_task,
 };
 pub(crate) use channel::ChannelCommand;
-pub(crate) use platform::{ContextCommand, ContextSetArgs, ManifestCommand, ServerArgs, UpArgs};
+pub(crate) use platform::{
+    ContextCommand, ContextSetArgs, DiffArgs, LedgerCommand, ManifestCommand, MigrateArgs,
+    NetworkArgs, ServerArgs, UpArgs,
+};
 pub(crate) use plugin::{PluginCommand, PluginLanguage};
 pub(crate) use sandbox::{
     AftermathArgs, EngineArg, LayerCommand, RunArgs, SandboxCommand, SelftestArgs, TierArg,
@@ -154,6 +157,9 @@ and tells systemd when it is ready (Type=notify).
 
   FLUFFY_DATABASE=postgres://… fluffy server --name fluffy.example.com --keys /etc/fluffy/keys")]
     Server(ServerArgs),
+    /// Look after the platform's ledger where it is stored
+    #[command(subcommand)]
+    Ledger(LedgerCommand),
     /// Check and format `fluffy.toml`, which says what an app needs to run
     #[command(subcommand)]
     Manifest(ManifestCommand),

@@ -20,6 +20,8 @@ pub(crate) mod recordings;
 mod replay;
 pub(crate) mod sandbox;
 mod session;
+mod streams;
+pub(crate) mod terminal;
 mod version;
 
 use std::process;
@@ -36,8 +38,11 @@ pub(crate) type Outcome = Result<ExitCode, Failure>;
 /// Runs the command that was typed.
 pub(crate) fn run(session: &Session, command: Command) -> Result<process::ExitCode, Failure> {
     let outcome = match command {
-        // The only one whose code is somebody else's.
+        // The only ones whose code is somebody else's.
         Command::Sandbox(SandboxCommand::Run(args)) => return Ok(sandbox::run(session, &args)),
+        Command::Platform(command) if platform::exec::is_exec(&command) => {
+            return Ok(platform::exec::run(session, &command));
+        }
         Command::Task(args) => agent::task(session, &args),
         Command::Run(args) => agent::run(session, &args),
         Command::Replay(args) => replay::run(session, &args),
@@ -49,6 +54,7 @@ pub(crate) fn run(session: &Session, command: Command) -> Result<process::ExitCo
         Command::Context(command) => platform::context(session, command),
         Command::Up(args) => platform::up(session, &args),
         Command::Server(args) => platform::server(session, &args),
+        Command::Ledger(command) => platform::ledger(session, command),
         Command::Manifest(command) => platform::manifest(session, command),
         Command::Platform(command) => platform::run(session, &command),
         Command::Plugin(command) => plugin::run(session, command),

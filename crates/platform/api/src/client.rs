@@ -3,8 +3,10 @@
 //! Says on every read what the last write was, so a session sees its own
 //! writes on every replica. Gives every write a key, so that sending it again
 //! after a lost answer is safe. Never sends a token in the clear. Next:
-//! `client/transport.rs`; `client/watch.rs` for streams of changes.
+//! `client/transport.rs`; `client/watch.rs` for streams of changes, and
+//! `client/exec.rs` for commands in instances.
 
+mod exec;
 mod transport;
 mod watch;
 
@@ -27,6 +29,7 @@ use crate::operation::{Auth, Operation};
 use crate::problem::Problem;
 use crate::types::List;
 
+pub use exec::{ALIVE_EVERY, ExecEvent, ExecReceiver, ExecSender};
 use transport::Transport;
 pub use watch::{Change, ChangeKind, Watch};
 

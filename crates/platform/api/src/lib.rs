@@ -9,6 +9,7 @@
 
 #[cfg(feature = "client")]
 pub mod client;
+pub mod exec;
 #[cfg(feature = "node")]
 pub mod node;
 pub mod openapi;

@@ -39,7 +39,7 @@ pub const MAX_FROM_NODE: usize = 1 << 20;
 pub const MAX_TO_NODE: usize = 64 << 20;
 
 /// The largest piece of input or output of an exec session, in bytes.
-pub const MAX_EXEC_FRAME: usize = 64 << 10;
+pub const MAX_EXEC_FRAME: usize = crate::exec::MAX_FRAME;
 
 /// The most reports of one batch.
 pub const MAX_REPORTS: usize = 256;

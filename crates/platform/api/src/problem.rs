@@ -159,6 +159,7 @@ codes! {
     409 "drain_blocked" "the drain is blocked";
     409 "exec_limit" "there are too many sessions" retryable;
     409 "fsck_failed" "the file system check failed";
+    409 "hostname_not_proven" "the DNS does not say that the hostname is yours";
     409 "hostname_taken" "the hostname belongs to another environment";
     409 "idempotency_in_progress" "the first call with this key is still running" retryable;
     409 "idempotency_key_reuse" "the key was used for another request";

@@ -176,6 +176,10 @@ pub struct Token {
     pub ceiling: Option<Vec<String>>,
     /// All that came from one login.
     pub family: Option<String>,
+    /// How many reads its bearer has in a minute, if fewer than the org.
+    pub reads: Option<u64>,
+    /// How many writes.
+    pub writes: Option<u64>,
     /// Why it is no longer good.
     pub revoked: Option<String>,
 }

@@ -264,6 +264,8 @@ catalogue! {
         ? ceiling: Vec<String>,
         ? family: String,
         ? on_behalf_of: String,
+        ? reads_per_minute: u64,
+        ? writes_per_minute: u64,
     }
     TokenRevoked = "token.revoked" of "token" {
         reason: String,

@@ -339,7 +339,10 @@ impl Command<'_> {
         };
         let hidden = refusal.code == "forbidden";
         let recorded = hidden || call.idempotency.is_some() || is_sensitive(capability);
-        if !recorded {
+        // What was prepared too late is prepared and decided again; its key
+        // must not be taken by then.
+        let again = refusal.details.contains_key("overtaken");
+        if !recorded || again {
             facts.clear();
         }
         Written {

@@ -18,6 +18,7 @@ pub mod write;
 
 use std::collections::BTreeMap;
 
+use fluffy_api::types::Challenge;
 use fluffy_base::id::{
     AppId, AttachmentId, DeployId, DrainId, EnrollmentTokenId, EnvId, ExecSessionId, InstanceId,
     NodeId, OrgId, ProjectId, ReleaseId, RestoreId, RouteId, SecretBundleId, VolumeId,
@@ -25,6 +26,7 @@ use fluffy_base::id::{
 };
 use fluffy_base::{Digest, Timestamp};
 use fluffy_ledger::Event;
+use fluffy_planner::lifecycle::RouteState;
 use fluffy_planner::model::{self as planner, GroupId};
 use serde::{Deserialize, Serialize};
 
@@ -129,6 +131,24 @@ impl Runtime {
         ]
     }
 
+    /// The routes whose hostnames wait to be proven.
+    #[must_use]
+    pub fn unproven(&self) -> Vec<Unproven> {
+        let routes = self.routes.iter();
+        let waiting = routes.filter(|(_, it)| !it.verified && it.state != RouteState::Deleting);
+        let unproven = waiting.filter_map(|(id, it)| {
+            let hostname = it.hostname.clone()?;
+            let challenge = read::challenge_of(*id, &hostname);
+            Some(Unproven {
+                route: *id,
+                env: it.env,
+                hostname,
+                challenge,
+            })
+        });
+        unproven.collect()
+    }
+
     /// What the planner sees, where edges have applied the routing up to here.
     ///
     /// None means that there is no edge to wait for.
@@ -147,6 +167,19 @@ impl Runtime {
         }
         plan
     }
+}
+
+/// A route whose hostname waits to be proven.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unproven {
+    /// Which route.
+    pub route: RouteId,
+    /// Of which env.
+    pub env: EnvId,
+    /// The name.
+    pub hostname: String,
+    /// What would prove it.
+    pub challenge: Challenge,
 }
 
 /// The limits of an org, by dimension.

@@ -261,6 +261,21 @@ pub struct Draw {
     pub window: Duration,
 }
 
+/// Copies every entry that has not ended from the file in a directory into a
+/// database; how many. Leases and rates begin anew there.
+pub(crate) async fn copy(directory: &Path, to: &PostgresAddress) -> Result<u64, AsideError> {
+    let from = sqlite::Store::open(&directory.join("aside.db"))?;
+    let target = postgres::Store::open(to).await?;
+    let (mut after, mut count) = ((String::new(), String::new()), 0);
+    while let Some(row) = from.next_after(&after).await? {
+        let life = row.life;
+        target.put(&row.kind, &row.key, &row.value, life).await?;
+        after = (row.kind, row.key);
+        count += 1;
+    }
+    Ok(count)
+}
+
 fn check(key: &str, value: &[u8]) -> Result<(), AsideError> {
     if key.len() > MAX_KEY || value.len() > MAX_VALUE {
         return Err(AsideError::TooLarge);

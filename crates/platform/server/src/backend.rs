@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fluffy_api::Operation;
+use fluffy_api::operation::Bucket;
 use fluffy_api::types::{self, Projection, Projections};
-use fluffy_base::id::TokenId;
+use fluffy_base::id::{MemberId, TokenId};
 use fluffy_base::{Digest, Timestamp};
 use fluffy_control::access::{Audit, Notice as AccessNotice, Reads, caller_of_token};
 use fluffy_control::{
@@ -19,7 +20,7 @@ use fluffy_control::{
 };
 use fluffy_ledger::{Actor, ActorKind, Aggregate, Domain};
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 use tokio::task::spawn_blocking;
 
 use crate::aside::{AsideError, Draw, Kind};
@@ -28,13 +29,15 @@ use crate::exec::Execs;
 use crate::fold::Position;
 use crate::hashes::Hashes;
 use crate::history::{self, HistoryError, Wanted};
-use crate::http::{Asked, Backend, Health, Identity, OpenExec, OpenedExec, Stored, Wrote};
+use crate::http::{Asked, Backend, Health, Identity, OpenExec, Opening, Stored, Wrote};
 use crate::machine::{Ask, Job, Reply};
 use crate::material::{Once, Workshop};
-use crate::node::Logs;
+use crate::node::{Had, LogLine, Logs};
+use crate::peers::{Line, Wanted as WantedLines};
+use crate::personal::{Address, address_of, is_address_of};
 use crate::platform::Platform;
 use crate::sequencer::{Answer, SubmitError};
-use crate::works;
+use crate::works::{self, Work};
 
 /// Answers for repeats, by key.
 const ANSWERS: Kind = Kind::new("answer");
@@ -160,12 +163,78 @@ impl Control {
     }
 
     /// Does what was allowed and is the server's own to do.
-    async fn with_work(&self, operation: Operation, mut wrote: Wrote) -> Wrote {
-        if works::is_work(operation) && matches!(wrote.outcome, Outcome::Done { .. }) {
-            let safe = self.workshop.safe().clone();
-            wrote.once = works::perform(self.platform.clone(), safe, operation).await;
+    async fn with_work(&self, asked: &Asked, mut wrote: Wrote) -> Wrote {
+        let Outcome::Done { subject, .. } = &mut wrote.outcome else {
+            return wrote;
+        };
+        if !works::is_work(asked.operation) {
+            return wrote;
+        }
+        let work = Work {
+            platform: self.platform.clone(),
+            safe: self.workshop.safe().clone(),
+            operation: asked.operation,
+            id: subject.id.clone(),
+        };
+        match work.perform(works::PATIENCE).await {
+            Ok(operation) => {
+                if let Value::Object(fields) = json!(operation) {
+                    subject.details = fields;
+                }
+            }
+            Err(refusal) => wrote.outcome = Outcome::Refused(refusal),
         }
         wrote
+    }
+
+    /// The member that a call names, if it names one.
+    fn member_of(&self, asked: &Asked) -> Option<Address> {
+        let of_member = matches!(
+            asked.operation,
+            Operation::UpdateMember | Operation::RemoveMember
+        );
+        let id: MemberId = asked.path.last().filter(|_| of_member)?.parse().ok()?;
+        self.look(|state| address_of(state, id))
+    }
+
+    /// Shows the address of a member that was changed, and erases that of one
+    /// that is gone.
+    async fn with_email(&self, asked: &Asked, mut wrote: Wrote, of: Option<Address>) -> Wrote {
+        let Some(address) = of.filter(|_| matches!(wrote.outcome, Outcome::Done { .. })) else {
+            return wrote;
+        };
+        if asked.operation == Operation::UpdateMember {
+            let email = self.workshop.personal().email(&address).await;
+            wrote.once.insert("email".to_owned(), json!(email));
+        } else if !self.look(|state| is_address_of(state, &address)) {
+            self.workshop.personal().erase_email(&address).await;
+        }
+        wrote
+    }
+
+    /// Puts the addresses of members in, as far as they are kept.
+    async fn with_emails(&self, mut list: Value) -> Value {
+        let items = list.get_mut("items").and_then(Value::as_array_mut);
+        for member in items.into_iter().flatten() {
+            let id = member["id"].as_str().and_then(|id| id.parse().ok());
+            let address = id.and_then(|id| self.look(|state| address_of(state, id)));
+            if let Some(address) = address {
+                let email = self.workshop.personal().email(&address).await;
+                member["email"] = json!(email);
+            }
+        }
+        list
+    }
+
+    /// Says which master keys this server has.
+    fn with_key_files(&self, mut shown: Value) -> Value {
+        let at_hand = self.workshop.safe().key_ids();
+        let keys = shown.get_mut("keys").and_then(Value::as_array_mut);
+        for key in keys.into_iter().flatten() {
+            let id = key["id"].as_str().unwrap_or_default();
+            key["available"] = json!(at_hand.iter().any(|it| it.to_string() == id));
+        }
+        shown
     }
 
     /// What the state does not hold.
@@ -173,8 +242,15 @@ impl Control {
         match asked.operation {
             Operation::ListEvents => self.history(asked, Audit::Left).await,
             Operation::ListAudit => self.history(asked, Audit::Included).await,
-            Operation::GetLogs => Ok(self.logs(asked)),
+            Operation::GetLogs => {
+                let lines = self.lines(asked, &mut Had::default()).await?;
+                Ok(json!({ "items": lines }))
+            }
             Operation::GetProjections => self.projections().await,
+            Operation::GetPlatformOperation => {
+                let id = asked.path.first().map(String::as_str).unwrap_or_default();
+                Ok(json!(works::look(&self.platform, id).await?))
+            }
             _ => Ok(Value::Null),
         }
     }
@@ -205,46 +281,99 @@ impl Control {
         }
     }
 
-    fn logs(&self, asked: &Asked) -> Value {
-        let text = |name: &str| asked.query.get(name).map(String::as_str);
+    /// Which lines are asked for.
+    fn wanted_lines(&self, asked: &Asked) -> Result<WantedLines, Refusal> {
+        let text = |name: &str| asked.query.get(name).cloned();
+        let time = |name: &str| text(name).and_then(|text| text.parse::<Timestamp>().ok());
+        let place = self.look(|state| fluffy_control::place_of(state, &request_of(asked)));
+        let now = self.now();
+        let an_hour_ago = now.as_micros().saturating_sub(HOUR_IN_MICROS);
+        // A node's clock may be ahead: who follows gets what it says.
+        let last = match text("follow") {
+            Some(_) => Timestamp::from_micros(i64::MAX),
+            None => now,
+        };
+        let tail = text("tail").and_then(|text| text.parse().ok());
+        Ok(WantedLines {
+            env: place.owner.env.ok_or_else(mistaken)?,
+            process: text("process"),
+            instance: text("instance"),
+            since: time("since").unwrap_or(Timestamp::from_micros(an_hour_ago)),
+            until: time("until").unwrap_or(last),
+            tail: tail.unwrap_or(1_000),
+        })
+    }
+
+    /// The lines that were asked for and not had yet, whichever replica heard
+    /// them, the oldest first.
+    async fn lines(&self, asked: &Asked, had: &mut Had) -> Result<Vec<types::LogLine>, Refusal> {
+        let wanted = self.wanted_lines(asked)?;
+        let mut lines = self.lines_here(&wanted);
+        if let Some(peers) = self.execs.peers() {
+            match peers.lines(&wanted, self.now()).await {
+                Ok(others) => lines.extend(others),
+                Err(error) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "another replica did not tell its lines");
+                    // Who follows gets them when it does.
+                    if !asked.query.contains_key("follow") {
+                        let why = "another server that may have lines does not answer";
+                        return Err(unavailable(why));
+                    }
+                }
+            }
+        }
+        // What a node said again after a move is here twice.
+        lines.sort_by(|one, other| {
+            let place = |it: &Line| (it.line.instance_id, it.seq);
+            let names = |it: &Line| (it.boot.clone(), it.line.stream.clone());
+            (names(one), place(one)).cmp(&(names(other), place(other)))
+        });
+        lines.retain(|it| {
+            let instance = it.line.instance_id.to_string();
+            had.is_new(&instance, &it.boot, &it.line.stream, it.seq)
+        });
+        lines.sort_by_key(|it| it.line.at);
+        let first = lines.len().saturating_sub(wanted.tail);
+        Ok(lines.drain(first..).map(|it| it.line).collect())
+    }
+
+    /// The lines that this replica heard.
+    fn lines_here(&self, wanted: &WantedLines) -> Vec<Line> {
         let instances = self.look(|state| {
-            let env = fluffy_control::place_of(state, &request_of(asked))
-                .owner
-                .env;
             let all = state.runtime.plan.instances.iter();
-            let of_env = all.filter(|(_, it)| Some(it.group.env) == env);
+            let of_env = all.filter(|(_, it)| it.group.env == wanted.env);
             let wanted = of_env.filter(|(id, it)| {
-                text("process").is_none_or(|name| name == &*it.group.process)
-                    && text("instance").is_none_or(|name| name == id.to_string())
+                let process = wanted.process.as_deref();
+                let instance = wanted.instance.as_deref();
+                process.is_none_or(|name| name == &*it.group.process)
+                    && instance.is_none_or(|name| name == id.to_string())
             });
             let named = wanted.map(|(id, it)| (*id, it.group.process.to_string()));
             named.collect::<Vec<_>>()
         });
-        let now = self.now();
-        let time = |name: &str| text(name).and_then(|text| text.parse::<Timestamp>().ok());
-        let window = time("since").unwrap_or(Timestamp::from_micros(
-            now.as_micros().saturating_sub(HOUR_IN_MICROS),
-        ))..=time("until").unwrap_or(now);
-        let tail = text("tail").and_then(|text| text.parse().ok());
-        let tail: usize = tail.unwrap_or(1_000);
-        let mut lines: Vec<types::LogLine> = Vec::new();
+        let window = wanted.since..=wanted.until;
+        let mut lines: Vec<Line> = Vec::new();
         for (instance_id, process) in instances {
-            let kept = self.logs.of(&instance_id.to_string(), tail);
-            lines.extend(kept.into_iter().map(|line| types::LogLine {
-                at: Timestamp::from_micros(
-                    i64::try_from(line.at_ms.saturating_mul(1_000)).unwrap_or(i64::MAX),
-                ),
-                instance_id,
-                process: process.clone(),
-                stream: stream_of(&line.stream).to_owned(),
-                line: line.text.to_string(),
-                truncated: line.truncated,
+            let kept = self.logs.of(&instance_id.to_string());
+            lines.extend(kept.into_iter().map(|line| Line {
+                boot: line.boot.to_string(),
+                seq: line.seq,
+                line: types::LogLine {
+                    at: Timestamp::from_micros(
+                        i64::try_from(line.at_ms.saturating_mul(1_000)).unwrap_or(i64::MAX),
+                    ),
+                    instance_id,
+                    process: process.clone(),
+                    stream: stream_of(&line.stream).to_owned(),
+                    line: line.text.to_string(),
+                    truncated: line.truncated,
+                },
             }));
         }
-        lines.retain(|line| window.contains(&line.at));
-        lines.sort_by_key(|line| line.at);
-        let first = lines.len().saturating_sub(tail);
-        json!({"items": lines.split_off(first)})
+        lines.retain(|it| window.contains(&it.line.at));
+        lines.sort_by_key(|it| it.line.at);
+        lines.split_off(lines.len().saturating_sub(wanted.tail))
     }
 
     async fn projections(&self) -> Result<Value, Refusal> {
@@ -292,7 +421,7 @@ impl Control {
         }
         let notice = AccessNotice::AuthFailed {
             reason: reason.to_owned(),
-            pii_ref: None,
+            pii_ref: self.workshop.personal().keep_source(source).await,
             count: 1,
         };
         let notice = Notice::Access(notice);
@@ -365,14 +494,14 @@ impl Backend for Control {
                 self.failed("nothing was shown", source).await;
                 Err(unauthenticated("no credential was shown"))
             }
-            Identity::Token(hash) => {
+            Identity::Token { hash, source } => {
                 let found = self.token(hash).await;
                 let found = found.map_err(|_| unavailable("tokens can't be looked up"))?;
                 let caller = found.and_then(|id| self.look(|state| caller_of_token(state, id)));
                 match caller {
                     Some(caller) => Ok(caller),
                     None => {
-                        self.failed("unknown token", "tokens").await;
+                        self.failed("unknown token", source).await;
                         Err(unauthenticated("the token is not known"))
                     }
                 }
@@ -394,8 +523,24 @@ impl Backend for Control {
         org.map_or_else(|| caller.actor.id.clone(), |org| org.to_string())
     }
 
+    fn own_limit(&self, caller: &Caller, bucket: Bucket) -> Option<(String, u64)> {
+        let CallerKind::Token(id) = &caller.kind else {
+            return None;
+        };
+        let limit = self.look(|state| {
+            let token = state.access.tokens.get(id)?;
+            match bucket {
+                Bucket::Read => token.reads,
+                Bucket::Write | Bucket::Exec => token.writes,
+                Bucket::Auth => None,
+            }
+        })?;
+        Some((id.to_string(), limit))
+    }
+
     async fn write(&self, asked: Asked) -> Result<Wrote, Refusal> {
         let mut tries = 0;
+        let before = self.member_of(&asked);
         loop {
             tries += 1;
             let wrote = self.try_write(&asked).await?;
@@ -407,7 +552,8 @@ impl Backend for Control {
                     && refusal.details.contains_key("overtaken")
             );
             if !overtaken || tries == TRIES {
-                return Ok(self.with_work(asked.operation, wrote).await);
+                let wrote = self.with_work(&asked, wrote).await;
+                return Ok(self.with_email(&asked, wrote, before).await);
             }
         }
     }
@@ -453,10 +599,24 @@ impl Backend for Control {
                 _ => return Err(mistaken()),
             }
         };
-        match value {
-            Value::Null => self.outside(&asked).await,
-            value => Ok(value),
+        match (asked.operation, value) {
+            (_, Value::Null) => self.outside(&asked).await,
+            (Operation::ListMembers, list) => Ok(self.with_emails(list).await),
+            (Operation::GetKeys, keys) => Ok(self.with_key_files(keys)),
+            (_, value) => Ok(value),
         }
+    }
+
+    fn printing(&self) -> Option<broadcast::Receiver<LogLine>> {
+        Some(self.logs.follow())
+    }
+
+    async fn printed(&self, asked: &Asked, had: &mut Had) -> Option<Vec<Value>> {
+        let request = request_of(asked);
+        let job = self.job(asked, Ask::Read(request.clone()));
+        self.look(|state| fluffy_control::would_allow(state, &job.call(), &request))?;
+        let lines = self.lines(asked, had).await.ok()?;
+        Some(lines.iter().map(|line| json!(line)).collect())
     }
 
     fn fingerprint(&self, request: Digest) -> Digest {
@@ -468,8 +628,13 @@ impl Backend for Control {
         print.unwrap_or(request)
     }
 
-    async fn open_exec(&self, asked: OpenExec) -> Result<OpenedExec, Refusal> {
+    async fn open_exec(&self, asked: OpenExec) -> Result<Opening, Refusal> {
         self.execs.open(&asked).await
+    }
+
+    fn lines_for(&self, ticket: &str) -> Option<Value> {
+        let wanted = self.execs.peers()?.admit(ticket, self.now())?;
+        serde_json::to_value(self.lines_here(&wanted)).ok()
     }
 
     async fn recall(&self, key: &str) -> Result<Option<Stored>, Refusal> {
@@ -531,7 +696,7 @@ impl Backend for Control {
             ("approvals", true),
             ("exec", true),
             ("local", local),
-            ("secrets", true),
+            ("secrets", !self.workshop.safe().is_sealed()),
         ];
         let named = features.map(|(name, on)| (name.to_owned(), on));
         named.into_iter().collect()

@@ -11,38 +11,44 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fluffy_api::node::dial;
-use fluffy_control::Notice;
+use fluffy_base::id::MasterKeyId;
 use fluffy_control::runtime::Notice as RuntimeNotice;
+use fluffy_control::{Notice, Outcome, State};
 use fluffy_vault::LoadKeyError;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_rustls::rustls;
 
-use crate::aside::Kind;
 use crate::backend::Control;
+use crate::certificate;
 use crate::exec::Execs;
 use crate::hashes::Hashes;
+use crate::hostnames::Hostnames;
 use crate::http::{HttpService, Listener, Options as HttpOptions, tls};
 use crate::images::find_image;
+use crate::machine::Reply;
 use crate::material::Workshop;
 use crate::node::{NodeDoor, OpenNodeDoorError};
+use crate::peers::{Peers, Place};
 use crate::platform::Platform;
-use crate::safe::Safe;
+use crate::safe::{Safe, SafeError};
 use crate::sequencer::SubmitError;
 use crate::server::Server;
 
-/// Replicas that live, by name.
-const REPLICAS: Kind = Kind::new("replica");
-/// How often a replica says that it lives, and how long that is believed.
-const ALIVE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(20));
+/// How often a replica says that it lives.
+const ALIVE: Duration = Duration::from_secs(5);
 /// How often reads are summed up.
 const SETTLE: Duration = Duration::from_secs(60);
+/// How often the master keys are looked for while they are missing.
+const SEALED: Duration = Duration::from_secs(2);
 
 /// Which doors a replica has.
 #[derive(Debug, Clone, Default)]
 pub struct Doors {
     /// Where the master keys are.
     pub keys: PathBuf,
+    /// Where this server's own certificate is kept, for a start without keys.
+    pub certificate: Option<PathBuf>,
     /// HTTPS for everybody.
     pub api: Option<SocketAddr>,
     /// Nodes and edges.
@@ -53,8 +59,16 @@ pub struct Doors {
     pub socket: Option<PathBuf>,
     /// The names and addresses that the server is known by.
     pub names: Vec<String>,
+    /// Host and port at which other replicas reach this one's API, if not
+    /// where it listens.
+    pub advertise: Option<String>,
     /// Registries that are spoken to in the clear.
     pub insecure_registries: BTreeSet<String>,
+    /// How hostnames of routes are proven.
+    pub hostnames: Hostnames,
+    /// The public IPv4 addresses that envs can have: ranges such as
+    /// `203.0.113.0/28`; none leaves them as they were set before.
+    pub ipv4_pool: Option<Vec<String>>,
     /// How HTTP behaves.
     pub http: HttpOptions,
 }
@@ -88,6 +102,21 @@ pub enum OpenDoorsError {
         #[source]
         source: io::Error,
     },
+    /// The keys are not at hand, nor is a certificate of before.
+    #[error("without its master keys the server needs the certificate in `{path}`")]
+    Certificate {
+        /// Where it should be.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// A range of public addresses is none.
+    #[error("the public IPv4 addresses can't be used: {why}")]
+    Ipv4Pool {
+        /// What is wrong.
+        why: String,
+    },
     /// The ledger can't take what is new.
     #[error("the ledger is not available")]
     Submit(#[from] SubmitError),
@@ -106,17 +135,43 @@ impl Server {
     /// See [`OpenDoorsError`]; those that opened before stay open.
     pub async fn open(&mut self, doors: Doors) -> Result<Open, OpenDoorsError> {
         let platform = self.platform().clone();
-        let (safe, sealed) = Safe::open(platform.aside().clone(), &doors.keys);
-        if let Some(key) = safe.key_ids().first() {
-            let notice = Notice::Runtime(RuntimeNotice::KeyIntroduced(*key));
-            platform.notice("keys", None, notice).await?;
+        let known = platform.sequencer().read(live_keys);
+        let aside = platform.aside().clone();
+        let (safe, mut sealed) = Safe::open_knowing(aside, &doors.keys, &known);
+        introduce(&platform, &safe).await?;
+        if let Some(ranges) = doors.ipv4_pool.clone() {
+            let notice = Notice::Runtime(RuntimeNotice::Ipv4Pool(ranges));
+            let said = platform.notice("ipam", None, notice).await?;
+            if let Reply::Wrote(Outcome::Refused(refusal)) = said.reply {
+                return Err(OpenDoorsError::Ipv4Pool { why: refusal.why });
+            }
         }
-        let door = NodeDoor::open(&platform, &safe, &doors.names).await?;
-        let (root, pin) = door.root().await?;
+        let opened = match &sealed {
+            None => proven(&platform, &safe, &doors).await,
+            Some(_) => as_before(&platform, &safe, &doors),
+        };
+        let (door, identity) = match opened {
+            // The key that the authority is sealed with is not among them.
+            Err(OpenDoorsError::Nodes(OpenNodeDoorError::Sealed(SafeError::Key(error)))) => {
+                sealed = Some(error);
+                as_before(&platform, &safe, &doors)?
+            }
+            opened => opened?,
+        };
+        let root = identity.chain.last().map(|root| root.to_vec());
+        let (root, pin) = (root.unwrap_or_default(), door.server().pin());
         let hashes = Hashes::new(platform.aside().clone());
         let find_image = find_image(doors.insecure_registries.clone());
         let workshop = Workshop::new(hashes, safe.clone(), find_image);
+        let peers = Peers::new(&platform, safe.clone(), &root)?;
+        let workshop = workshop.with_hostnames(doors.hostnames.clone());
+        self.verify_routes(doors.hostnames.clone());
+        if sealed.is_some() {
+            let unsealed = unseal(platform.clone(), safe.clone(), door.clone());
+            self.open_door(until(unsealed, self.stopping()));
+        }
         let execs = Execs::new(platform.clone(), safe, door.server().clone());
+        let execs = execs.beside(peers.clone());
         let owner = doors.socket.is_some().then(own_user);
         let behind = (execs, door.server().logs());
         let control = Control::new(platform.clone(), workshop, behind, owner);
@@ -133,7 +188,12 @@ impl Server {
         if let Some(address) = doors.api {
             let listener = listen(address).await?;
             open.api = listener.local_addr().ok();
-            let dial::Identity { chain, key } = door.identity(&doors.names).await?;
+            if let Some(listening) = open.api {
+                let mut place = Place::of(listening, &doors.names);
+                place.address = doors.advertise.clone().unwrap_or(place.address);
+                peers.set_place(place);
+            }
+            let dial::Identity { chain, key } = identity;
             let listener = Listener::Public(listener, tls(chain, key)?);
             self.open_door(service.clone().serve(listener, self.stopping()));
         }
@@ -152,31 +212,117 @@ impl Server {
             open.nodes = listener.local_addr().ok();
             self.open_door(door.run(listener, self.stopping()));
         }
-        self.open_door(attend(platform, service, self.stopping()));
+        self.open_door(attend(peers, service, self.stopping()));
         Ok(open)
+    }
+}
+
+/// The master keys that are in use, the active one first.
+fn live_keys(state: &State) -> Vec<MasterKeyId> {
+    let keys = state.runtime.cluster.keys.iter();
+    let mut live: Vec<_> = keys.filter(|(_, key)| key.retired_at.is_none()).collect();
+    live.sort_by_key(|(_, key)| std::cmp::Reverse(key.introduced_at));
+    live.into_iter().map(|(id, _)| *id).collect()
+}
+
+/// Takes note of the key that seals from now on.
+async fn introduce(platform: &Platform, safe: &Safe) -> Result<(), SubmitError> {
+    if let Some(key) = safe.key_ids().first() {
+        let notice = Notice::Runtime(RuntimeNotice::KeyIntroduced(*key));
+        platform.notice("keys", None, notice).await?;
+    }
+    Ok(())
+}
+
+/// The door for nodes, and a fresh certificate of this server, which is kept
+/// for a start without the keys.
+async fn proven(
+    platform: &Platform,
+    safe: &Safe,
+    doors: &Doors,
+) -> Result<(NodeDoor, dial::Identity), OpenDoorsError> {
+    let door = NodeDoor::open(platform, safe, &doors.names).await?;
+    let identity = door.identity(&doors.names).await?;
+    if let Some(path) = &doors.certificate
+        && let Err(error) = certificate::keep(path, &identity)
+    {
+        tracing::warn!(
+            path = %path.display(),
+            error = &error as &dyn std::error::Error,
+            "the server's certificate was not kept for a start without its keys"
+        );
+    }
+    Ok((door, identity))
+}
+
+/// The door for nodes with the certificate of the last start.
+fn as_before(
+    platform: &Platform,
+    safe: &Safe,
+    doors: &Doors,
+) -> Result<(NodeDoor, dial::Identity), OpenDoorsError> {
+    let none = OpenNodeDoorError::Sealed(SafeError::Sealed);
+    let path = doors.certificate.as_deref().ok_or(none)?;
+    let again = || {
+        certificate::recall(path).map_err(|source| OpenDoorsError::Certificate {
+            path: path.to_owned(),
+            source,
+        })
+    };
+    let door = NodeDoor::open_sealed(platform, safe, again()?, &doors.names)?;
+    Ok((door, again()?))
+}
+
+/// Looks for the master keys until they are there; then all is as it should be.
+async fn unseal(platform: Platform, safe: Safe, door: NodeDoor) {
+    let mut ticks = interval(SEALED);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let known = platform.sequencer().read(live_keys);
+        if safe.look_again(&known).is_err() {
+            continue;
+        }
+        let introduced = introduce(&platform, &safe).await;
+        match (introduced, door.unseal().await) {
+            (Ok(()), Ok(())) => {
+                tracing::info!("the master keys are at hand again");
+                return;
+            }
+            (Err(error), _) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, "the master keys were not taken note of");
+            }
+            (_, Err(error)) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::debug!(error, "the cluster's authority can't be opened");
+            }
+        }
+    }
+}
+
+async fn until(work: impl Future<Output = ()>, mut stop: tokio::sync::watch::Receiver<bool>) {
+    tokio::select! {
+        () = work => {}
+        _ = stop.wait_for(|stop| *stop) => {}
     }
 }
 
 /// What goes on beside the doors until the replica stops: sums of reads, and a
 /// sign of life.
 async fn attend(
-    platform: Platform,
+    peers: Peers,
     service: HttpService<Control>,
     mut stop: tokio::sync::watch::Receiver<bool>,
 ) {
     let alive = async {
-        let mut ticks = interval(ALIVE.0);
+        let mut ticks = interval(ALIVE);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let aside = platform.aside();
-            let life = Some(ALIVE.1);
-            let said = aside.put(REPLICAS, platform.replica(), Vec::new(), life);
             // Without it each uses the share that it had before.
-            if said.await.is_ok()
-                && let Ok(replicas) = aside.list(REPLICAS, "", 1_000).await
-            {
-                service.backend().set_replicas(replicas.len() as u64);
+            if let Ok(replicas) = peers.say_alive().await {
+                service.backend().set_replicas(replicas);
             }
         }
     };

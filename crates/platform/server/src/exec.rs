@@ -17,15 +17,18 @@ use fluffy_control::{Notice, Outcome, Refusal, State};
 use fluffy_planner::lifecycle::ExecState;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
+use tokio::time::timeout;
 
 use crate::aside::Kind;
 use crate::credential::CredentialKind;
 use crate::gateway::Ended;
 use crate::hashes::Hashes;
-use crate::http::{OpenExec, OpenedExec};
+use crate::http::{OpenExec, OpenedExec, Opening};
 use crate::machine::Reply;
 use crate::material::unsealed;
 use crate::node::{ExecError, NodeServer};
+use crate::peers::{Peer, Peers};
+use crate::personal::Personal;
 use crate::platform::Platform;
 use crate::safe::{Safe, SafeError};
 
@@ -36,13 +39,18 @@ const ORDERS: Kind = Kind::new("exec-order");
 /// How long an order is kept: as long as a token can be good, and a little.
 const KEPT: Duration = Duration::from_secs(600);
 
+/// How long this replica may take to hear of a session of another.
+const FOLLOWS: Duration = Duration::from_secs(2);
+
 /// Opens exec sessions; to be cloned freely.
 #[derive(Debug, Clone)]
 pub struct Execs {
     platform: Platform,
     safe: Safe,
     hashes: Hashes,
+    personal: Personal,
     nodes: NodeServer,
+    peers: Option<Peers>,
 }
 
 /// What a session is to run.
@@ -80,25 +88,43 @@ impl Execs {
     pub fn new(platform: Platform, safe: Safe, nodes: NodeServer) -> Self {
         Self {
             hashes: Hashes::new(platform.aside().clone()),
+            personal: Personal::new(platform.aside().clone()),
             platform,
             safe,
             nodes,
+            peers: None,
         }
     }
 
-    /// Lets the client of a session in.
+    /// The same, with replicas beside it that other nodes are connected to.
+    #[must_use]
+    pub fn beside(mut self, peers: Peers) -> Self {
+        self.peers = Some(peers);
+        self
+    }
+
+    /// The replicas beside this one, if there can be any.
+    pub(crate) const fn peers(&self) -> Option<&Peers> {
+        self.peers.as_ref()
+    }
+
+    /// Lets the client of a session in, or says where it is let in.
     ///
     /// # Errors
     /// The token is not good for it, or the command can't be run. Nothing has
     /// reached the node in the first case.
-    pub async fn open(&self, asked: &OpenExec) -> Result<OpenedExec, Refusal> {
+    pub async fn open(&self, asked: &OpenExec) -> Result<Opening, Refusal> {
+        let pii_ref = self.personal.keep_source(&asked.source).await;
         let Some(id) = self.proven(asked).await? else {
-            self.refused().await;
+            self.refused(pii_ref).await;
             return Err(invalid());
         };
+        if let Some(peer) = self.elsewhere(id).await? {
+            return Ok(Opening::Elsewhere(peer));
+        }
         let connected = RuntimeNotice::ExecConnected {
             session: id,
-            pii_ref: None,
+            pii_ref: pii_ref.clone(),
         };
         let connected = Notice::Runtime(connected);
         let answer = self.platform.notice(PART, None, connected).await;
@@ -108,7 +134,7 @@ impl Execs {
             // Used, over, revoked, or its instance is gone: all the same to
             // whoever shows it.
             _ => {
-                self.refused().await;
+                self.refused(pii_ref).await;
                 return Err(invalid());
             }
         }
@@ -117,12 +143,12 @@ impl Execs {
             Ok((link, longest)) => {
                 let (revoke, revoked) = watch::channel(false);
                 tokio::spawn(self.clone().attend(id, revoke, result));
-                Ok(OpenedExec {
+                Ok(Opening::Here(OpenedExec {
                     link,
                     longest,
                     revoked,
                     ended,
-                })
+                }))
             }
             Err(refusal) => {
                 self.end(id, &failed()).await;
@@ -141,6 +167,38 @@ impl Execs {
         Ok(found
             .filter(|id| *id == asked.session)
             .and_then(|id| id.parse().ok()))
+    }
+
+    /// The replica that a session's node is connected to, if it is another.
+    async fn elsewhere(&self, id: ExecSessionId) -> Result<Option<Peer>, Refusal> {
+        let Some(peers) = &self.peers else {
+            return Ok(None);
+        };
+        let Some(node) = self.node_of(id).await else {
+            return Ok(None);
+        };
+        if self.nodes.connected().contains(&node) {
+            return Ok(None);
+        }
+        let found = peers.of(node).await;
+        found.map_err(|error| unavailable(&error.to_string()))
+    }
+
+    /// The node of a session. Another replica may have made it a moment ago:
+    /// its token is kept before the event is here.
+    async fn node_of(&self, id: ExecSessionId) -> Option<NodeId> {
+        let mut positions = self.platform.sequencer().positions();
+        let find = async {
+            loop {
+                positions.mark_unchanged();
+                let place = self.platform.sequencer().read(|state| place_of(state, id));
+                if let Some((node, ..)) = place {
+                    return Some(node);
+                }
+                positions.changed().await.ok()?;
+            }
+        };
+        timeout(FOLLOWS, find).await.ok().flatten()
     }
 
     /// What a session is to run; it is kept for one look.
@@ -234,10 +292,10 @@ impl Execs {
     }
 
     /// One event for every token that was not good.
-    async fn refused(&self) {
+    async fn refused(&self, pii_ref: Option<String>) {
         let notice = AccessNotice::AuthFailed {
             reason: "exec_token_invalid".to_owned(),
-            pii_ref: None,
+            pii_ref,
             count: 1,
         };
         let notice = Notice::Access(notice);

@@ -12,7 +12,7 @@ use fluffy_base::Digest;
 use fluffy_ledger::archive::segments;
 use fluffy_ledger::chain::RESTORED;
 use fluffy_ledger::export::ExportReader;
-use fluffy_ledger::{Aggregate, Draft, Event, Ledger, StoreError};
+use fluffy_ledger::{Actor, Aggregate, Domain, Draft, Event, Ledger, StoreError};
 
 /// The most events that are read at once.
 const PAGE: usize = 1_000;
@@ -105,6 +105,9 @@ pub enum FoldError {
     /// The runtime shuts down.
     #[error("the runtime ended while the ledger was folded")]
     Interrupted,
+    /// The ledger was restored, and no new epoch could be opened yet.
+    #[error("the ledger was restored, and no new epoch could be opened yet")]
+    Unopened,
     /// The events at the start are archived, and neither the archive nor a
     /// snapshot is at hand.
     #[error("events before {first} are archived, and neither archive nor snapshot reaches them")]
@@ -271,6 +274,14 @@ fn begin<M: Machine>(ledger: &Ledger, archive: Option<&Path>) -> Result<Fold<M>,
         }
     }
     Ok(fold)
+}
+
+/// That the ledger was put back to an earlier point: what comes after has a new
+/// epoch, which everybody outside goes by.
+pub(crate) fn restored(ledger: &Ledger) -> Draft {
+    let own = Aggregate::new("ledger", ledger.id().to_string());
+    let draft = Draft::new(Domain::Agent, own, RESTORED, Actor::system("ledger"));
+    draft.payload(serde_json::json!({ "kind": "earlier_point" }))
 }
 
 /// What comes after the event `seq` with this hash.

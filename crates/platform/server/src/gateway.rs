@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+pub use fluffy_api::exec::{Control, Exit, PROTOCOL, Signal, kind};
 use fluffy_api::node::{MAX_EXEC_FRAME, v1};
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt as _, StreamExt as _};
@@ -18,7 +19,6 @@ use hyper::header::{
     AUTHORIZATION, CONNECTION, HeaderValue, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
     SEC_WEBSOCKET_VERSION, UPGRADE,
 };
-use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
@@ -30,23 +30,6 @@ use v1::exec_from_node::Frame;
 use v1::exec_to_node::Frame as ToNode;
 
 use crate::node::ExecLink;
-
-/// The protocol that both sides must name.
-pub const PROTOCOL: &str = "fluffy.exec.v1";
-
-/// The first byte of a message: what it carries.
-pub mod kind {
-    /// From the client: bytes for the command's input.
-    pub const STDIN: u8 = 0x01;
-    /// From the command: its output.
-    pub const STDOUT: u8 = 0x02;
-    /// From the command: its errors.
-    pub const STDERR: u8 = 0x03;
-    /// From the client: JSON, see [`super::Control`].
-    pub const CONTROL: u8 = 0x10;
-    /// From the command: JSON, see [`super::Exit`]; the last message.
-    pub const EXIT: u8 = 0x11;
-}
 
 /// How often a silent client is asked whether it is there …
 const PING: Duration = Duration::from_secs(15);
@@ -61,67 +44,6 @@ const KILL_AFTER: Duration = Duration::from_secs(25);
 const FAREWELL: Duration = Duration::from_secs(5);
 /// How long a killed command may take to be gone.
 const GONE_AFTER: Duration = Duration::from_secs(5);
-
-/// What a client asks for beside sending input.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Control {
-    /// The terminal has another size.
-    Resize {
-        /// Its width.
-        cols: u16,
-        /// Its height.
-        rows: u16,
-    },
-    /// A signal for the command.
-    Signal {
-        /// Which.
-        signal: Signal,
-    },
-    /// There is no more input.
-    Close,
-}
-
-/// The signals that a client may send.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "UPPERCASE")]
-pub enum Signal {
-    /// As Ctrl-C does.
-    Int,
-    /// Please end.
-    Term,
-    /// End.
-    Kill,
-    /// The terminal is gone.
-    Hup,
-}
-
-impl Signal {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Int => "INT",
-            Self::Term => "TERM",
-            Self::Kill => "KILL",
-            Self::Hup => "HUP",
-        }
-    }
-}
-
-/// How a command ended, as the client hears it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Exit {
-    /// The code that it ended with.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exit_code: Option<i32>,
-    /// The signal that ended it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub signal: Option<String>,
-    /// Why it never started.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub not_started: Option<String>,
-    /// `exited`, `killed`, `timeout`, `operator_revoked`, `instance_gone`.
-    pub reason: String,
-}
 
 /// How a session ended, as the ledger records it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -18,7 +18,7 @@ mod repeat;
 mod service;
 mod stream;
 
-pub use backend::{Asked, Backend, Health, Identity, OpenExec, OpenedExec, Stored, Wrote};
+pub use backend::{Asked, Backend, Health, Identity, OpenExec, OpenedExec, Opening, Stored, Wrote};
 pub use body::AnswerBody;
 pub use listen::{Door, Listener, tls};
 pub use rate::RateLimits;

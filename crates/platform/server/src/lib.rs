@@ -10,19 +10,25 @@
 
 pub mod aside;
 pub mod backend;
+mod certificate;
 pub mod credential;
+pub mod dns;
 pub mod doors;
 pub mod exec;
 pub mod fold;
 pub mod gateway;
 pub mod hashes;
 pub mod history;
+pub mod hostnames;
 pub mod http;
 pub mod images;
 pub mod loops;
 pub mod machine;
 pub mod material;
+pub mod migrate;
 pub mod node;
+pub mod peers;
+pub mod personal;
 pub mod platform;
 pub mod safe;
 pub mod sequencer;

@@ -6,17 +6,20 @@
 mod approvals;
 pub mod lease;
 mod liveness;
+mod routes;
 mod scheduler;
 mod upkeep;
 
 use std::future::Future;
 use std::time::Duration;
 
+use fluffy_contract::BoxFuture;
 use fluffy_control::{Fence, Notice};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::hostnames::Hostnames;
 use crate::platform::Platform;
 use lease::{Leases, Term, Timing};
 
@@ -29,15 +32,26 @@ pub async fn run(platform: Platform, timing: Timing, stop: watch::Receiver<bool>
     let mut start = |name: &'static str, pass: Pass| {
         loops.spawn(lead(platform.clone(), timing, name, pass, stop.clone()));
     };
-    start("approvals", approvals::run);
-    start("liveness", liveness::run);
-    start("retention", upkeep::run);
-    start("scheduler", scheduler::run);
+    start("approvals", Box::new(approvals::run));
+    start("liveness", Box::new(liveness::run));
+    start("retention", Box::new(upkeep::run));
+    start("scheduler", Box::new(scheduler::run));
     while loops.join_next().await.is_some() {}
 }
 
+/// Looks up hostnames that wait to be proven, until told to stop.
+pub async fn verify_routes(
+    platform: Platform,
+    timing: Timing,
+    hostnames: Hostnames,
+    stop: watch::Receiver<bool>,
+) {
+    let pass = move |platform, fence| routes::run(platform, fence, hostnames.clone());
+    lead(platform, timing, "routes-verify", Box::new(pass), stop).await;
+}
+
 /// The work of one loop in one term.
-type Pass = fn(Platform, Fence) -> fluffy_contract::BoxFuture<'static, ()>;
+type Pass = Box<dyn Fn(Platform, Fence) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Leads one loop whenever it can, until told to stop.
 async fn lead(

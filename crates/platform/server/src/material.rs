@@ -16,9 +16,10 @@ use fluffy_api::types::{
     AddMember, CreateExec, CreateRelease, ExchangeToken, GrantType, ReplaceSecrets, UpdateSecrets,
 };
 use fluffy_base::id::{
-    EnrollmentTokenId, EnvId, ExecSessionId, PrincipalId, SecretVersionId, TokenId,
+    EnrollmentTokenId, EnvId, ExecSessionId, OrgId, PrincipalId, SecretVersionId, TokenId,
 };
 use fluffy_control::call::{Basis, NewCredential, ResolvedImage, SealedSecret, Shown};
+use fluffy_control::runtime::Unproven;
 use fluffy_control::{Call, CallerKind, Material, Refusal, Request, State};
 use fluffy_vault::{Bundle, ReadBundleError};
 use serde_json::{Map, Value, json};
@@ -27,6 +28,8 @@ use crate::aside::AsideError;
 use crate::credential::{Credential, CredentialKind, recognise};
 use crate::exec;
 use crate::hashes::Hashes;
+use crate::hostnames::Hostnames;
+use crate::personal::Personal;
 use crate::safe::{Safe, SafeError, SecretOwner};
 use crate::sequencer::Sequencer;
 
@@ -56,6 +59,8 @@ pub struct Workshop {
     hashes: Hashes,
     safe: Safe,
     find_image: FindImage,
+    hostnames: Hostnames,
+    personal: Personal,
 }
 
 impl fmt::Debug for Workshop {
@@ -70,12 +75,27 @@ pub type Once = Map<String, Value>;
 impl Workshop {
     /// A workshop that keeps what it makes in these.
     #[must_use]
-    pub const fn new(hashes: Hashes, safe: Safe, find_image: FindImage) -> Self {
+    pub fn new(hashes: Hashes, safe: Safe, find_image: FindImage) -> Self {
         Self {
+            personal: Personal::new(safe.aside().clone()),
             hashes,
             safe,
             find_image,
+            hostnames: Hostnames::default(),
         }
+    }
+
+    /// The same, which proves hostnames in this way.
+    #[must_use]
+    pub fn with_hostnames(mut self, hostnames: Hostnames) -> Self {
+        self.hostnames = hostnames;
+        self
+    }
+
+    /// Where it keeps what can be erased.
+    #[must_use]
+    pub(crate) const fn personal(&self) -> &Personal {
+        &self.personal
     }
 
     /// Where it keeps secrets.
@@ -117,16 +137,30 @@ impl Workshop {
                 self.secrets(request, &new, current).await
             }
             Operation::CreateRelease => self.image(call, request).await,
+            Operation::CreateRoute => Ok(self.given_name(request)),
+            Operation::VerifyRoute => {
+                let route = request.path.last().and_then(|id| id.parse().ok());
+                let unproven = states.read(|state| state.runtime.unproven());
+                let mut unproven = unproven.into_iter();
+                let wanted =
+                    unproven.find(|it| Some(it.route) == route && Some(it.env) == place.owner.env);
+                self.hostname(request, wanted).await
+            }
             Operation::RotateKeys => {
                 let key = self.safe.rotate().map_err(unsealed)?;
                 request.material = Material::Proof(key.to_string());
                 Ok(Once::new())
             }
-            _ => self.credential(call, request).await,
+            _ => self.credential(call, request, place.owner.org).await,
         }
     }
 
-    async fn credential(&self, call: &Call<'_>, request: &mut Request) -> Result<Once, Refusal> {
+    async fn credential(
+        &self,
+        call: &Call<'_>,
+        request: &mut Request,
+        org: Option<OrgId>,
+    ) -> Result<Once, Refusal> {
         let operation = request.operation;
         let bits = call.mint.bits(call.now);
         let mut once = Once::new();
@@ -148,10 +182,9 @@ impl Workshop {
                 (id, "secret", CredentialKind::Api, Some(DAY * 91))
             }
             Operation::AddMember => {
-                let body: AddMember = request.read_body()?;
-                let email = body.email.trim().to_lowercase();
-                let hash = self.safe.fingerprint("email", email.as_bytes());
-                credential.email_hash = hash.map(|hash| hash.to_string());
+                let org = org.ok_or_else(lost)?;
+                let email = self.email(org, request, &mut credential).await?;
+                once.insert("email".to_owned(), email.into());
                 let id = TokenId::from_bits(bits).to_string();
                 (id, "invite_code", CredentialKind::Invite, Some(DAY * 2))
             }
@@ -187,6 +220,25 @@ impl Workshop {
         credential.issued.push(id);
         request.material = Material::Credential(credential);
         Ok(once)
+    }
+
+    /// Puts an address aside, where it can be erased; only a keyed hash of it
+    /// goes on.
+    async fn email(
+        &self,
+        org: OrgId,
+        request: &mut Request,
+        credential: &mut NewCredential,
+    ) -> Result<String, Refusal> {
+        let body: AddMember = request.read_body()?;
+        let email = body.email.trim().to_owned();
+        let lower = email.to_lowercase();
+        let hash = self.safe.fingerprint("email", lower.as_bytes());
+        let hash = hash.ok_or(SafeError::Sealed).map_err(unsealed)?.to_string();
+        let kept = self.personal.keep_email(org, &hash, &email);
+        kept.await.map_err(unavailable)?;
+        credential.email_hash = Some(hash);
+        Ok(email)
     }
 
     /// An invite, a refresh token or a secret, for tokens.
@@ -264,6 +316,36 @@ impl Workshop {
         Ok(Once::new())
     }
 
+    /// A name below the installation's own suffix is proven from the start.
+    fn given_name(&self, request: &mut Request) -> Once {
+        let body = request.body.as_ref();
+        let hostname = body.and_then(|body| body.get("hostname")?.as_str());
+        let given = hostname.and_then(|name| self.hostnames.given(name));
+        if let Some(method) = given {
+            request.material = Material::Proof(method.to_owned());
+        }
+        Once::new()
+    }
+
+    /// Looks whether a hostname is proven.
+    async fn hostname(
+        &self,
+        request: &mut Request,
+        wanted: Option<Unproven>,
+    ) -> Result<Once, Refusal> {
+        let Some(wanted) = wanted else {
+            return Ok(Once::new());
+        };
+        let proven = self.hostnames.prove(&wanted).await.map_err(|error| {
+            let fix = "try again in a moment; an operator names DNS servers with --dns";
+            Refusal::new("unavailable", error.to_string(), fix)
+        })?;
+        if let Some(method) = proven {
+            request.material = Material::Proof(method.to_owned());
+        }
+        Ok(Once::new())
+    }
+
     /// Seals the values of a request; they go no further.
     async fn secrets(
         &self,
@@ -338,11 +420,13 @@ fn is_prepared(operation: Operation) -> bool {
             | Operation::CreateExec
             | Operation::CreatePrincipal
             | Operation::CreateRelease
+            | Operation::CreateRoute
             | Operation::CreateToken
             | Operation::ReplaceSecrets
             | Operation::RotateKeys
             | Operation::RotatePrincipal
             | Operation::UpdateSecrets
+            | Operation::VerifyRoute
     )
 }
 

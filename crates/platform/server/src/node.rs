@@ -31,5 +31,5 @@ pub use desk::{
 };
 pub use door::{NodeDoor, OpenNodeDoorError};
 pub use exec::{ExecError, ExecLink};
-pub use logs::{LogLine, Logs};
+pub use logs::{Had, LogLine, Logs};
 pub use service::{NodeServer, NodeServerError};

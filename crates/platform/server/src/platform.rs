@@ -14,7 +14,9 @@ use fluffy_base::{Clock, Digest};
 use fluffy_control::access::{Bootstrap, Notice as AccessNotice};
 use fluffy_control::{Caller, CallerKind, Fence, Mint, Notice, Outcome, State};
 use fluffy_ledger::archive::ARCHIVE;
-use fluffy_ledger::{Actor, Ledger, LedgerOptions, OpenLedgerError, PostgresAddress};
+use fluffy_ledger::{
+    Actor, AppendError, Ledger, LedgerOptions, OpenLedgerError, PostgresAddress, Signing,
+};
 use fluffy_secret::SecretString;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -46,6 +48,7 @@ struct Parts {
     clock: Arc<dyn Clock>,
     replica: String,
     archive: Option<PathBuf>,
+    signing: Option<Signing>,
     stop: watch::Sender<bool>,
     saving: tokio::sync::Mutex<Option<JoinHandle<()>>>,
 }
@@ -111,7 +114,7 @@ impl Platform {
         storage: &Storage,
         options: LedgerOptions,
     ) -> Result<Self, OpenPlatformError> {
-        let clock = Arc::clone(&options.clock);
+        let (clock, signing) = (Arc::clone(&options.clock), options.signing.clone());
         let (ledger, aside) = match storage {
             Storage::Directory(directory) => {
                 let ledger = directory.join("ledger");
@@ -149,6 +152,7 @@ impl Platform {
                 mint: Arc::new(Mint::new(random()?)),
                 clock,
                 archive,
+                signing,
                 replica: RequestId::generate().to_string(),
                 stop,
                 saving: tokio::sync::Mutex::new(Some(saving)),
@@ -205,6 +209,16 @@ impl Platform {
                 Ok(None)
             }
         }
+    }
+
+    /// Opens a new epoch, because the database was put back to an earlier point
+    /// while no replica ran that would have noticed.
+    ///
+    /// # Errors
+    /// The ledger can't be written.
+    pub async fn restored(&self) -> Result<(), AppendError> {
+        let appended = self.ledger().append(fold::restored(self.ledger()));
+        appended.await.map(drop)
     }
 
     /// Submits what a part of the platform itself has to say.
@@ -316,6 +330,16 @@ impl Platform {
     #[must_use]
     pub fn replica(&self) -> &str {
         &self.parts.replica
+    }
+
+    /// Where archived segments are; none if the ledger is not in files.
+    pub(crate) fn archive(&self) -> Option<&PathBuf> {
+        self.parts.archive.as_ref()
+    }
+
+    /// How this replica signs checkpoints, if it does.
+    pub(crate) fn signing(&self) -> Option<&Signing> {
+        self.parts.signing.as_ref()
     }
 
     /// Folds the ledger from its first event to where readers are now, while

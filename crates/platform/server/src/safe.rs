@@ -4,7 +4,7 @@
 //! instance with exactly that version. The master keys are in files that the
 //! database never sees; without them only this stops. Next: `material`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use fluffy_base::Digest;
@@ -25,6 +25,7 @@ pub struct Safe {
     aside: Aside,
     /// None while the master keys can't be read: the server is sealed.
     keys: Arc<RwLock<Option<Keyring>>>,
+    folder: PathBuf,
 }
 
 /// Whose a version of secrets is.
@@ -83,12 +84,51 @@ impl Safe {
     /// which is told with it.
     #[must_use]
     pub fn open(aside: Aside, folder: &Path) -> (Self, Option<LoadKeyError>) {
-        let (ring, error) = match Keyring::open(folder) {
-            Ok(ring) => (Some(ring), None),
-            Err(error) => (None, Some(error)),
+        Self::open_knowing(aside, folder, &[])
+    }
+
+    /// The same, of a platform that has these keys in use, the active one
+    /// first. No other is made in their place: what they sealed would be lost.
+    #[must_use]
+    pub fn open_knowing(
+        aside: Aside,
+        folder: &Path,
+        known: &[MasterKeyId],
+    ) -> (Self, Option<LoadKeyError>) {
+        let safe = Self {
+            aside,
+            keys: Arc::default(),
+            folder: folder.to_owned(),
         };
-        let keys = Arc::new(RwLock::new(ring));
-        (Self { aside, keys }, error)
+        let error = safe.look_again(known).err();
+        (safe, error)
+    }
+
+    /// Looks for the keys again, while there are none.
+    ///
+    /// # Errors
+    /// They are still not there; it stays sealed.
+    pub fn look_again(&self, known: &[MasterKeyId]) -> Result<(), LoadKeyError> {
+        let missing = |id: &MasterKeyId| LoadKeyError::Missing { id: *id };
+        if let Some(active) = known.first()
+            && Keyring::is_absent(&self.folder)
+        {
+            return Err(missing(active));
+        }
+        let ring = Keyring::open(&self.folder)?;
+        if let Some(active) = known.first()
+            && !known.iter().any(|id| ring.get(*id).is_ok())
+        {
+            return Err(missing(active));
+        }
+        *self.keys_mut() = Some(ring);
+        Ok(())
+    }
+
+    /// Whether there are no keys.
+    #[must_use]
+    pub fn is_sealed(&self) -> bool {
+        self.keys().is_none()
     }
 
     /// Seals a version and puts it aside.

@@ -10,6 +10,7 @@ use fluffy_secret::SecretString;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::hostnames::Hostnames;
 use crate::loops;
 use crate::loops::lease::Timing;
 use crate::platform::{Founder, OpenPlatformError, Platform, Storage};
@@ -35,6 +36,7 @@ pub struct Server {
     stop: watch::Sender<bool>,
     doors: JoinSet<()>,
     loops: JoinSet<()>,
+    timing: Timing,
 }
 
 impl Server {
@@ -54,6 +56,7 @@ impl Server {
             stop,
             doors: JoinSet::new(),
             loops,
+            timing: options.timing,
         })
     }
 
@@ -77,6 +80,13 @@ impl Server {
     /// Runs a door, which ends by itself when the replica does.
     pub fn open_door(&mut self, door: impl Future<Output = ()> + Send + 'static) {
         self.doors.spawn(door);
+    }
+
+    /// Keeps looking up hostnames that wait to be proven.
+    pub fn verify_routes(&mut self, hostnames: Hostnames) {
+        let (platform, stopping) = (self.platform.clone(), self.stopping());
+        let run = loops::verify_routes(platform, self.timing, hostnames, stopping);
+        self.loops.spawn(run);
     }
 
     /// Ends everything: nothing that was answered is lost.

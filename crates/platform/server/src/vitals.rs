@@ -25,7 +25,7 @@ pub struct Vitals {
 }
 
 /// What a sign of life says.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Beat {
     /// How full the disk is, in hundredths.
     pub disk_percent: u8,
@@ -35,6 +35,8 @@ pub struct Beat {
     pub acknowledged: bool,
     /// The routing that an edge goes by.
     pub routing: Option<u64>,
+    /// The replica that heard it.
+    pub replica: String,
 }
 
 impl Vitals {
@@ -54,6 +56,15 @@ impl Vitals {
         self.aside
             .put(BEAT, &node.to_string(), value, Some(KEPT))
             .await
+    }
+
+    /// The last sign of a node.
+    ///
+    /// # Errors
+    /// The store is not available.
+    pub async fn of(&self, node: NodeId) -> Result<Option<Beat>, AsideError> {
+        let entry = self.aside.get(BEAT, &node.to_string()).await?;
+        Ok(entry.and_then(|entry| postcard::from_bytes(&entry.value).ok()))
     }
 
     /// The last sign of every node, and how long ago it was.

@@ -13,8 +13,16 @@
 )]
 
 mod crew;
+#[path = "interface/doors.rs"]
+mod doors;
+#[path = "interface/hostnames.rs"]
+mod hostnames;
 #[path = "interface/house.rs"]
 mod house;
+#[path = "interface/nameserver.rs"]
+mod nameserver;
+#[path = "interface/personal.rs"]
+mod personal;
 #[path = "interface/secrets.rs"]
 mod secrets;
 #[path = "interface/strangers.rs"]

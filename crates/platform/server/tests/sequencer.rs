@@ -365,6 +365,11 @@ async fn a_restored_ledger_is_folded_anew() {
     })
     .unwrap();
     assert!(sequencer.read(|bank| !bank.accounts.contains_key("lost")));
+    // Whoever was ahead outside goes by what is here now.
+    let wanted = wait_for("there is a new epoch", LIMIT, || {
+        (ledger.head().unwrap().epoch > lost.position.epoch).then_some(())
+    });
+    wanted.unwrap();
     let answer = sequencer.submit(open_account("lost")).await.unwrap();
     assert_eq!(answer.reply, Said::Done);
     assert_eq!(fold(&ledger), sequencer.read(Bank::clone));

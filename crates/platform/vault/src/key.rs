@@ -130,6 +130,19 @@ pub struct Keyring {
 }
 
 impl Keyring {
+    /// Whether a folder has no master key, and none was ever active in it.
+    #[must_use]
+    pub fn is_absent(folder: &Path) -> bool {
+        let Ok(mut entries) = fs::read_dir(folder) else {
+            return true;
+        };
+        !entries.any(|entry| {
+            let path = entry.map(|entry| entry.path()).unwrap_or_default();
+            let is_key = path.extension().is_some_and(|ending| ending == ENDING);
+            is_key || path.file_name().is_some_and(|name| name == ACTIVE)
+        })
+    }
+
     /// The keys in a folder; makes the first one if there is none.
     ///
     /// # Errors

@@ -134,7 +134,7 @@ async fn beat(platform: Platform, nodes: Vec<NodeId>) {
     loop {
         for node in &nodes {
             // The next one comes soon.
-            let _ = vitals.beat(*node, beat).await;
+            let _ = vitals.beat(*node, beat.clone()).await;
         }
         sleep(Duration::from_secs(3)).await;
     }

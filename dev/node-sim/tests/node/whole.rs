@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fluffy_api::Operation;
+use fluffy_api::client::{Ask, CallError, ChangeKind, Client, Target, Watch};
 use fluffy_api::node::dial::dial;
 use fluffy_api::node::{code_of, v1};
 use fluffy_base::Digest;
@@ -19,7 +20,7 @@ use fluffy_planner::lifecycle::{DeployState, InstanceStatus, NodeState};
 use fluffy_server::backend::Control;
 use fluffy_server::exec::Execs;
 use fluffy_server::hashes::Hashes;
-use fluffy_server::http::{Asked, Backend as _};
+use fluffy_server::http::{Asked, Backend as _, HttpService, Listener};
 use fluffy_server::loops::lease::Timing;
 use fluffy_server::material::Workshop;
 use fluffy_server::node::NodeDoor;
@@ -28,7 +29,7 @@ use fluffy_server::safe::Safe;
 use fluffy_server::server::{Options, Server};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 
 use crate::kit::{Home, Sim, eventually, nodes, until};
 
@@ -270,7 +271,7 @@ async fn nodes_join_run_what_is_deployed_and_are_shut_out() {
     let said = link.from_node.recv().await.unwrap();
     assert_eq!(said, v1::exec_from_node::Frame::Stdout(b"hi\n".to_vec()));
     // What it printed is here.
-    let lines = replica.door.server().logs().of(&instance.to_string(), 10);
+    let lines = replica.door.server().logs().of(&instance.to_string());
     assert_eq!(lines[0].text.as_ref(), "ready");
 
     // A revoked node is out, and what it had runs elsewhere.
@@ -288,6 +289,99 @@ async fn nodes_join_run_what_is_deployed_and_are_shut_out() {
     })
     .await;
     drop(sim);
+    replica.server.stop().await;
+}
+
+/// Serves the control plane of a replica on a socket.
+async fn serve(replica: &mut Replica, folder: &TempDir) -> PathBuf {
+    let platform = replica.platform().clone();
+    let (safe, _) = Safe::open(platform.aside().clone(), &folder.path().join("keys"));
+    let nodes = replica.door.server().clone();
+    let logs = nodes.logs();
+    let execs = Execs::new(platform.clone(), safe.clone(), nodes);
+    let find_image: fluffy_server::material::FindImage =
+        Arc::new(|name, _| Box::pin(async move { Ok(image(&name)) }));
+    let workshop = Workshop::new(Hashes::new(platform.aside().clone()), safe, find_image);
+    let control = Control::new(platform, workshop, (execs, logs), None);
+    let service = HttpService::new(control, fluffy_server::http::Options::default());
+    let path = folder.path().join("api.sock");
+    let listener = Listener::Local(UnixListener::bind(&path).unwrap());
+    let stop = replica.server.stopping();
+    replica.server.open_door(service.serve(listener, stop));
+    path
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn logs_are_followed_while_they_are_printed_and_allowed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut replica = Replica::start(&folder, 0).await;
+    let socket = serve(&mut replica, &folder).await;
+    let sims = folder.path().join("sim");
+    let tokens = [replica.token().await];
+    let sim = join(&replica.home(&sims), &tokens, 1);
+    replica.shop().await;
+    let robot = json!({"name": "robot", "grants": ["logs.read.local/*"]});
+    let robot = replica.write(Operation::CreatePrincipal, &["local"], robot);
+    let body = json!({"principal_id": robot.await.0.id});
+    let (token, once) = replica
+        .write(Operation::CreateToken, &["local"], body)
+        .await;
+    let client = Client::connect(Target::Socket(socket)).await.unwrap();
+    let client = client.with_token(once["secret"].as_str().unwrap().to_owned().into());
+
+    let env = ["local", "shop", "dev"];
+    let follow = || client.watch(Ask::new(Operation::GetLogs, &env), None);
+    let mut early = follow().await.unwrap();
+    let next = async |stream: &mut Watch| loop {
+        let next = tokio::time::timeout(Duration::from_secs(120), stream.next()).await;
+        match next.unwrap().unwrap() {
+            Some(change) if change.kind == ChangeKind::Watermark => {}
+            other => break other.map(|it| (it.kind, it.value["line"].clone())),
+        }
+    };
+    assert_eq!(
+        next(&mut early).await,
+        Some((ChangeKind::Synced, Value::Null))
+    );
+    let first = replica.release("one", 2).await;
+    replica.succeeds(&replica.deploy(&first).await).await;
+    for _ in 0..2 {
+        let printed = Some((ChangeKind::Upsert, json!("ready")));
+        assert_eq!(next(&mut early).await, printed);
+    }
+    // Who comes later begins with what was printed, each line once.
+    let mut late = follow().await.unwrap();
+    for _ in 0..2 {
+        let printed = Some((ChangeKind::Snapshot, json!("ready")));
+        assert_eq!(next(&mut late).await, printed);
+    }
+    assert_eq!(
+        next(&mut late).await,
+        Some((ChangeKind::Synced, Value::Null))
+    );
+    let followed = replica.count(|event| {
+        event.event_type == "logs.accessed" && event.payload.as_str().contains("\"follow\"")
+    });
+    assert_eq!(followed, 2);
+    // A token follows five at once.
+    let mut more = Vec::new();
+    for _ in 0..3 {
+        more.push(follow().await.unwrap());
+    }
+    let Err(CallError::Refused(problem)) = follow().await else {
+        panic!("a sixth stream");
+    };
+    assert_eq!(problem.code, "rate_limited");
+
+    let path = ["local", token.id.as_str()];
+    replica
+        .write(Operation::RevokeToken, &path, json!({}))
+        .await;
+    let second = replica.release("two", 2).await;
+    replica.succeeds(&replica.deploy(&second).await).await;
+    assert_eq!(next(&mut early).await, None);
+    assert_eq!(next(&mut late).await, None);
+    drop((early, late, more, client, sim));
     replica.server.stop().await;
 }
 

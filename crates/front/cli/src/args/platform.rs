@@ -5,7 +5,7 @@
 mod fields;
 mod tree;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -36,13 +36,58 @@ server checks by the same rules.")]
     /// Show what two manifests say differently, defaults applied
     #[command(after_help = "\
   fluffy manifest diff old.toml                  compares with the nearest `fluffy.toml`
-  fluffy manifest diff old.toml new.toml")]
-    Diff {
-        /// The manifest before
-        old: PathBuf,
-        /// The manifest after; without it, the nearest `fluffy.toml`
-        new: Option<PathBuf>,
-    },
+  fluffy manifest diff old.toml new.toml
+  fluffy manifest diff --release rel_01…         what a deploy of the nearest one would change")]
+    Diff(DiffArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LedgerCommand {
+    /// Copy the platform from files into PostgreSQL; the head's hash must come out equal
+    #[command(after_help = "\
+Nobody may serve the platform meanwhile: end `fluffy up` first. The files stay as they are, and an
+interrupted copy goes on when it is done again. Take the folder of keys along, and a token that you
+made before, since a server with a database has no socket to log in by.
+
+  fluffy tokens create
+  FLUFFY_DATABASE=postgres://… fluffy ledger migrate
+  FLUFFY_DATABASE=postgres://… fluffy server --keys ~/.local/state/fluffy/up/keys")]
+    Migrate(MigrateArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MigrateArgs {
+    /// The database; without it, FLUFFY_DATABASE, which other programs do not see
+    #[arg(long, value_name = "POSTGRES")]
+    pub(crate) to: Option<String>,
+    /// The folder of the platform; without it, that of `fluffy up`
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) data: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DiffArgs {
+    /// The manifest before; with --release, the manifest after
+    #[arg(required_unless_present = "release")]
+    pub(crate) old: Option<PathBuf>,
+    /// The manifest after; without it, the nearest `fluffy.toml`
+    #[arg(conflicts_with = "release")]
+    pub(crate) new: Option<PathBuf>,
+    /// Compare with the manifest of this release, which a server knows
+    #[arg(long, value_name = "RELEASE")]
+    pub(crate) release: Option<String>,
+    /// Use this context
+    #[arg(long, requires = "release")]
+    pub(crate) context: Option<String>,
+    /// Ask this server: `https://HOST:PORT` or `unix:PATH`
+    #[arg(long, requires = "release")]
+    pub(crate) server: Option<String>,
+    /// The org
+    #[arg(long, requires = "release")]
+    pub(crate) org: Option<String>,
+    /// The app
+    #[arg(long, requires = "release")]
+    pub(crate) app: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -109,6 +154,32 @@ pub(crate) struct UpArgs {
     /// Speak to this registry in the clear (repeat for more)
     #[arg(long = "insecure-registry", value_name = "HOST")]
     pub(crate) insecure_registries: Vec<String>,
+    #[command(flatten)]
+    pub(crate) network: NetworkArgs,
+}
+
+/// What servers are told about the network around them.
+#[derive(Debug, Args)]
+pub(crate) struct NetworkArgs {
+    /// Ask this DNS server for proofs of hostnames (repeat for more) [default: this machine's]
+    #[arg(long, value_name = "ADDRESS", value_parser = dns_server)]
+    pub(crate) dns: Vec<SocketAddr>,
+    /// Hostnames below this domain need no proof: they are the installation's own
+    #[arg(long, value_name = "DOMAIN")]
+    pub(crate) suffix: Option<String>,
+    /// Public IPv4 addresses for envs, such as 203.0.113.0/28 (repeat for more); `none` takes
+    /// them all back [default: as set before]
+    #[arg(long = "ipv4-pool", value_name = "RANGE")]
+    pub(crate) ipv4_pool: Vec<String>,
+}
+
+/// An address, with the port of the DNS unless it names another.
+fn dns_server(text: &str) -> Result<SocketAddr, String> {
+    let address = || text.parse::<IpAddr>().ok().map(|it| (it, 53).into());
+    let with_port = text.parse().ok();
+    with_port
+        .or_else(address)
+        .ok_or_else(|| "write an address, such as 192.0.2.53 or [2001:db8::53]:5353".to_owned())
 }
 
 /// What `server` takes.
@@ -136,7 +207,17 @@ pub(crate) struct ServerArgs {
     /// A name or address that this server is reached by (repeat for more)
     #[arg(long = "name", value_name = "NAME")]
     pub(crate) names: Vec<String>,
+    /// Where other servers of the same database reach this one, if not where
+    /// it listens
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) advertise: Option<String>,
+    /// The database was put back to an earlier point: nodes and clients that
+    /// have seen more go by what it holds now
+    #[arg(long)]
+    pub(crate) restored: bool,
     /// Speak to this registry in the clear (repeat for more)
     #[arg(long = "insecure-registry", value_name = "HOST")]
     pub(crate) insecure_registries: Vec<String>,
+    #[command(flatten)]
+    pub(crate) network: NetworkArgs,
 }

@@ -8,8 +8,11 @@ mod call;
 pub(crate) mod complete;
 mod context;
 mod contexts;
+pub(crate) mod exec;
 mod extra;
+mod launch;
 mod manifest;
+mod migrate;
 mod progress;
 mod receipt;
 mod refusal;
@@ -21,6 +24,7 @@ mod watch;
 
 pub(crate) use context::run as context;
 pub(crate) use manifest::run as manifest;
+pub(crate) use migrate::run as ledger;
 pub(crate) use serve::{server, up};
 
 use crate::args::platform::{PlatformCommand, derived};

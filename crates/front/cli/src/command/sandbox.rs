@@ -9,7 +9,6 @@ mod outside;
 mod pump;
 mod run;
 mod selftest;
-mod terminal;
 mod wasm;
 
 use std::collections::BTreeMap;
@@ -67,7 +66,8 @@ fn no_engine(failure: &protocol::Failure) -> Report {
     }
 }
 
-fn tell(session: &Session, failure: &Failure) {
+/// Says why nothing was run.
+pub(crate) fn tell(session: &Session, failure: &Failure) {
     let report = match failure {
         Failure::Report(report) => (**report).clone(),
         Failure::Print(error) => Report::from_error(error.exit(), error),

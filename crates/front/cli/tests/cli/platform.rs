@@ -1,8 +1,12 @@
 //! Commands that ask a server, against one that answers as each test says.
 
 mod double;
+mod exec;
+mod launch;
 mod logins;
+mod migrate;
 mod real;
+mod stage;
 
 use std::io::Write as _;
 use std::process::Stdio;

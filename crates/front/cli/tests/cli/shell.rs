@@ -75,6 +75,7 @@ fn the_first_screen_of_help_says_where_to_start() {
       channel       Let people give work and hear of it through an installed channel
       up            Run the platform on this machine, for yourself
       server        Run a server of the platform, for many
+      ledger        Look after the platform's ledger where it is stored
       manifest      Check and format `fluffy.toml`, which says what an app needs to run
       context       Choose which server, org, app and env commands of the platform are about
       doctor        Say how strongly this machine can isolate, and how to get more
@@ -82,6 +83,7 @@ fn the_first_screen_of_help_says_where_to_start() {
       config        Show the configuration and where each value comes from
       version       Print the version and what this build was made of
       completions   Print a completion script for your shell
+      launch        Bring what is here to run: manifest, app, env and first deploy
       deploy        Make a release and roll it out, and watch it
       rollback      Return an env to an earlier release, and watch it
       scale         Show or set how many instances each process has
@@ -93,7 +95,8 @@ fn the_first_screen_of_help_says_where_to_start() {
       projects      Group apps
       releases      Look after releases: an image and a manifest, for good
       deploys       Look at deploys; pause, resume or cancel one
-      instances     Look at instances; restart one
+      instances     Look at instances; restart one, run a command in one
+      exec          Run a command in an instance; short for `instances exec`
       logs          Show what instances print
       routes        Look after routes: from a public port to a process
       ipv4          Give an env an IPv4 address, or take it back

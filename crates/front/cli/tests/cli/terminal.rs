@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use crate::site::Site;
 
 /// Runs a shell script at a terminal; everything that was on the screen.
-fn at_terminal(site: &Site, script: &str) -> String {
+pub(crate) fn at_terminal(site: &Site, script: &str) -> String {
     let file: PathBuf = site.context.home().join("terminal.sh");
     let program = site.context.command().get_program().to_owned();
     let program = Path::new(&program).display().to_string();

@@ -133,6 +133,23 @@ impl Transport {
         }
     }
 
+    /// Sends a request on a connection of its own, which may then become
+    /// something other than HTTP.
+    pub(super) async fn send_alone(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, CallError> {
+        request.headers_mut().insert(HOST, self.host.clone());
+        let mut sender = self.open().await?;
+        sender
+            .send_request(request)
+            .await
+            .map_err(|error| CallError::Broken {
+                server: self.server.clone(),
+                source: error.into(),
+            })
+    }
+
     fn take(&self) -> Option<Sender> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.retain(|sender| !sender.is_closed());
@@ -184,7 +201,7 @@ where
         .map_err(io::Error::other)?;
     // Ends with the last sender, or when the other side closes.
     tokio::spawn(async move {
-        let _ = connection.await;
+        let _ = connection.with_upgrades().await;
     });
     Ok(sender)
 }

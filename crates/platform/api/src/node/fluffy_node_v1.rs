@@ -681,7 +681,9 @@ pub struct Welcome {
     pub protocol: u32,
     #[prost(uint32, tag = "2")]
     pub heartbeat_seconds: u32,
-    /// The last report of this boot that the server has.
+    /// The last report of this boot that the server has. More than the node ever
+    /// said: the server was restored, or the node was; it counts anew with a new
+    /// boot, and says where everything stands.
     #[prost(uint64, tag = "3")]
     pub reports_through: u64,
 }

@@ -308,7 +308,7 @@ operations! {
         create("createExec", in_env!("/instances/{instance}/exec")).can("instance.exec")
             .rate(Bucket::Exec).takes::<CreateExec>().gives::<ExecGranted>()
             .errors(&["exec_limit", "instance_not_running", "quota_exceeded"])
-            .cli("no: comes with the nodes that run instances");
+            .cli("instances exec");
     GetExec "Shows an exec session."
         read("getExec", org!("/exec/{exec}")).can("instance.exec").gives::<ExecSession>()
             .cli("no: a session lasts as long as its command; `audit log` has the past ones");
@@ -318,7 +318,7 @@ operations! {
             .cli("no: ending the command ends its session");
     ConnectExec "Opens the WebSocket of an exec session."
         read("connectExec", org!("/exec/{exec}/connect")).by_exec_token().answers(101)
-            .gives::<AnyObject>().errors(&["exec_token_invalid"]).cli("no: comes with the nodes that run instances");
+            .gives::<AnyObject>().errors(&["exec_token_invalid"]).cli("instances exec");
     GetLogs "Reads what instances printed, or follows it."
         read("getLogs", in_env!("/logs")).can("logs.read").gives::<Logs>()
             .query(&[
@@ -359,7 +359,7 @@ operations! {
             .errors(&["invalid_transition"]).cli("routes delete");
     VerifyRoute "Looks whether the hostname of a route is proven."
         act("verifyRoute", in_env!("/routes/{route}/verify")).can("route.write").gives::<Route>()
-            .errors(&["invalid_transition"]).cli("routes verify");
+            .errors(&["hostname_not_proven", "invalid_transition", "unavailable"]).cli("routes verify");
     EnableIpv4 "Gives an env a public IPv4 address."
         change("enableIpv4", Method::Put, in_env!("/ipv4")).can("ipv4.manage").gives::<Ipv4>()
             .errors(&["ipam_unavailable", "ipv4_pool_exhausted", "quota_exceeded"])

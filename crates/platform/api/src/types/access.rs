@@ -289,6 +289,10 @@ pub struct Token {
     pub ceiling: Option<Vec<String>>,
     /// For whom its bearer acts.
     pub on_behalf_of: Option<String>,
+    /// How many reads its bearer has in a minute, if fewer than the org.
+    pub reads_per_minute: Option<u32>,
+    /// How many writes its bearer has in a minute, if fewer than the org.
+    pub writes_per_minute: Option<u32>,
     /// Until when it is good.
     pub expires_at: Timestamp,
 }
@@ -316,6 +320,14 @@ pub struct CreateToken {
     #[serde(default)]
     #[schemars(length(min = 1, max = 64))]
     pub on_behalf_of: Option<String>,
+    /// How many reads its bearer has in a minute; those of the org if absent.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 1000000))]
+    pub reads_per_minute: Option<u32>,
+    /// How many writes its bearer has in a minute; those of the org if absent.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 1000000))]
+    pub writes_per_minute: Option<u32>,
 }
 
 /// What kind of token can be asked for.

@@ -4,6 +4,7 @@
 
 use std::fmt::Display;
 use std::str::FromStr;
+use std::time::Duration;
 
 use fluffy_api::Operation;
 use fluffy_api::types::{self, List};
@@ -19,6 +20,9 @@ use crate::call::{Call, CallerKind, Request, Subject};
 use crate::operations::not_found;
 use crate::refusal::Refusal;
 use crate::state::{Owner, State};
+
+/// How much of logs is shown at once.
+const LOG_WINDOW: Duration = Duration::from_secs(3600);
 
 /// The object that a change of this part was about; none for another part's.
 pub(crate) fn answer(state: &State, subject: &Subject) -> Option<Value> {
@@ -102,12 +106,26 @@ pub(crate) fn read(
             list(desk, "approval", own, |id| approval(state, id))
         }
         // What is not in the state, and is only authorized here.
-        Operation::ListEvents
-        | Operation::ListAudit
-        | Operation::GetLogs
-        | Operation::GetProjections => Ok(Value::Null),
+        Operation::ListEvents | Operation::ListAudit | Operation::GetProjections => Ok(Value::Null),
+        Operation::GetLogs => log_window(desk).map(|()| Value::Null),
         _ => return None,
     })
+}
+
+/// Who does not run the platform looks at an hour of logs at once.
+fn log_window(desk: &Desk<'_>) -> Result<(), Refusal> {
+    let time = |name: &str| desk.request.query.get(name)?.parse::<Timestamp>().ok();
+    let Some(since) = time("since") else {
+        return Ok(());
+    };
+    let until = time("until").unwrap_or(desk.call.now);
+    let is_wide = until.since(since) > LOG_WINDOW;
+    if is_wide && !authorize::is_platform_operator(desk.state, &desk.authorized.who) {
+        let why = "logs are shown for an hour at once";
+        let fix = "give `since` and `until` at most an hour apart";
+        return Err(Refusal::new("window_too_large", why, fix));
+    }
+    Ok(())
 }
 
 /// What anybody may see of what is their own.
@@ -267,6 +285,7 @@ fn token(state: &State, now: Option<Timestamp>, id: TokenId) -> Option<Value> {
         (None, true) => "expired",
         (None, false) => "active",
     };
+    let shown = |limit: Option<u64>| limit.map(|it| u32::try_from(it).unwrap_or(u32::MAX));
     Some(json(&types::Token {
         meta: meta(state, "token", id)?,
         org_id: one.org,
@@ -275,6 +294,8 @@ fn token(state: &State, now: Option<Timestamp>, id: TokenId) -> Option<Value> {
         status: status.to_owned(),
         ceiling,
         on_behalf_of: one.on_behalf_of.clone(),
+        reads_per_minute: shown(one.reads),
+        writes_per_minute: shown(one.writes),
         expires_at: one.expires_at,
     }))
 }

@@ -161,6 +161,8 @@ impl Access {
                     expires_at: issued.expires_at,
                     ceiling: issued.ceiling.clone(),
                     family: issued.family.clone(),
+                    reads: issued.reads_per_minute,
+                    writes: issued.writes_per_minute,
                     revoked: None,
                 };
                 if token.kind == "access" {

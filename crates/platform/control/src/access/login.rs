@@ -85,6 +85,8 @@ fn by_token(
         ceiling: None,
         family: Some(family.clone()),
         on_behalf_of: None,
+        reads_per_minute: None,
+        writes_per_minute: None,
     };
     let ended = revoked(id, "used").of(&scope_of(token));
     let facts = vec![
@@ -116,6 +118,8 @@ fn by_secret(
         ceiling: None,
         family: None,
         on_behalf_of: None,
+        reads_per_minute: None,
+        writes_per_minute: None,
     };
     let scope = Scope {
         org_id: Some(service.org.to_string()),

@@ -63,6 +63,8 @@ fn invitation(principal: &str, desk: &Desk<'_>) -> TokenIssued {
         ceiling: None,
         family: None,
         on_behalf_of: None,
+        reads_per_minute: None,
+        writes_per_minute: None,
     }
 }
 

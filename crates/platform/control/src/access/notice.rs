@@ -186,6 +186,8 @@ fn bootstrap(call: &Call<'_>, begin: &Bootstrap) -> Vec<Fact> {
                 ceiling: None,
                 family: None,
                 on_behalf_of: None,
+                reads_per_minute: None,
+                writes_per_minute: None,
             };
             facts.push(Fact::new(invite, issued.into()));
         }

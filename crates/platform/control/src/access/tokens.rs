@@ -81,6 +81,12 @@ pub(super) fn create(desk: &Desk<'_>) -> Result<Change, Refusal> {
         Some(patterns) => Some(ceiling_of(desk, &patterns)?),
         None => authorize::ceiling(who).cloned(),
     };
+    // Whoever is limited gives no more than they have.
+    let own = who.token.and_then(|id| desk.state.access.tokens.get(&id));
+    let least = |own: Option<u64>, asked: Option<u32>| {
+        let asked = asked.map(u64::from);
+        own.into_iter().chain(asked).min()
+    };
     let issued = TokenIssued {
         kind: "api".to_owned(),
         principal_id: principal,
@@ -88,6 +94,8 @@ pub(super) fn create(desk: &Desk<'_>) -> Result<Change, Refusal> {
         ceiling,
         family: None,
         on_behalf_of: acts_for,
+        reads_per_minute: least(own.and_then(|it| it.reads), body.reads_per_minute),
+        writes_per_minute: least(own.and_then(|it| it.writes), body.writes_per_minute),
     };
     Ok(Change {
         facts: vec![Fact::new(id, issued.into())],

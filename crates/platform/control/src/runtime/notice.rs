@@ -139,6 +139,13 @@ pub enum Notice {
         /// The lowest routing that all have; none without an edge.
         applied: Option<u64>,
     },
+    /// The hostname of a route was found to be its org's.
+    RouteProven {
+        /// Which route.
+        route: RouteId,
+        /// By what.
+        method: String,
+    },
     /// A backend took or refused the PROXY header.
     RouteProbed {
         /// Which route.
@@ -293,6 +300,7 @@ pub(crate) fn notice(state: &State, call: &Call<'_>, notice: &Notice) -> Written
         }
         Notice::ExecEnded { .. } => exec::ended(state, notice),
         Notice::Routes { applied } => Ok(routes::settle(state, call, *applied)),
+        Notice::RouteProven { route, method } => Ok(routes::proven(state, *route, method)),
         Notice::RouteProbed { route, rejected } => Ok(routes::probed(state, *route, *rejected)),
         Notice::Upkeep => Ok(upkeep::upkeep(state, call)),
         Notice::LeaderAcquired { lease, replica_id } => Ok(leader(state, lease, replica_id)),

@@ -21,6 +21,8 @@ use fluffy_planner::model::{Driver, IsolationLevel};
 use serde::Serialize;
 use serde_json::Value;
 
+pub(crate) use apps::challenge_of;
+
 use super::{Runtime, spec};
 use crate::access::place::Place;
 use crate::access::{json, page};

@@ -239,6 +239,34 @@ fn who_sees_a_secret_holds_what_it_opens() {
 }
 
 #[test]
+fn a_token_gives_no_higher_limit_than_its_own() {
+    let mut world = World::new();
+    let owner = world.member(Some("acme"), "owner");
+    let asked = |number, body| {
+        let create = request(Operation::CreateToken, &["acme"], body);
+        issuing(create, &[token_id(number)])
+    };
+    world.done(&owner, &asked(1, json!({ "writes_per_minute": 5 })));
+    let limited = |world: &World| {
+        let id = token_id(1).parse().unwrap();
+        caller_of_token(&world.state, id).unwrap()
+    };
+    let bearer = limited(&world);
+    let more = json!({ "writes_per_minute": 50, "reads_per_minute": 7 });
+    world.done(&bearer, &asked(2, more));
+    world.done(&bearer, &asked(3, json!({ "writes_per_minute": 2 })));
+    world.done(&bearer, &asked(4, json!({})));
+    let limits = |number| {
+        let token = &world.state.access.tokens[&token_id(number).parse().unwrap()];
+        (token.reads, token.writes)
+    };
+    assert_eq!(limits(1), (None, Some(5)));
+    assert_eq!(limits(2), (Some(7), Some(5)));
+    assert_eq!(limits(3), (None, Some(2)));
+    assert_eq!(limits(4), (None, Some(5)));
+}
+
+#[test]
 fn rules_narrow_and_lock_nobody_out() {
     let mut world = World::new();
     let admin = world.member(Some("acme"), "admin");

@@ -300,6 +300,8 @@ pub(crate) fn issued(kind: &str, principal: &str, expires_at: Timestamp) -> Toke
         ceiling: None,
         family: None,
         on_behalf_of: None,
+        reads_per_minute: None,
+        writes_per_minute: None,
     }
 }
 

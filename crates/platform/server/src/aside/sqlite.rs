@@ -55,6 +55,16 @@ pub(super) struct Store {
     reading: Semaphore,
 }
 
+/// An entry with everything that is kept of it.
+#[derive(Debug)]
+pub(super) struct Whole {
+    pub(super) kind: String,
+    pub(super) key: String,
+    pub(super) value: Vec<u8>,
+    /// How long it still lives.
+    pub(super) life: Option<Duration>,
+}
+
 impl Store {
     pub(super) fn open(path: &Path) -> Result<Self, AsideError> {
         // SQLite gives its side files the mode of the database.
@@ -162,6 +172,33 @@ impl Store {
             let mut statement = connection.prepare_cached(&sql)?;
             let entries = statement.query_map(params![kind, after, limit], entry)?;
             entries.collect()
+        })
+        .await
+    }
+
+    /// The entry after this kind and key, whatever its kind.
+    pub(super) async fn next_after(
+        &self,
+        (kind, key): &(String, String),
+    ) -> Result<Option<Whole>, AsideError> {
+        let (kind, key) = (kind.clone(), key.clone());
+        let sql = format!(
+            "SELECT kind, key, value, expires - {NOW} FROM entries WHERE (kind, key) > (?1, ?2) \
+             AND (expires IS NULL OR expires > {NOW}) ORDER BY kind, key LIMIT 1"
+        );
+        self.read(move |connection| {
+            let mut statement = connection.prepare_cached(&sql)?;
+            let whole = statement.query_row(params![kind, key], |row| {
+                let left: Option<i64> = row.get(3)?;
+                let left = left.map(|left| u64::try_from(left).unwrap_or_default());
+                Ok(Whole {
+                    kind: row.get(0)?,
+                    key: row.get(1)?,
+                    value: row.get(2)?,
+                    life: left.map(Duration::from_millis),
+                })
+            });
+            whole.optional()
         })
         .await
     }
@@ -323,6 +360,8 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     connection.busy_timeout(TURN)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
+    // What is erased is gone from the file too.
+    connection.pragma_update(None, "secure_delete", true)?;
     Ok(connection)
 }
 

@@ -8,16 +8,18 @@ use std::future::Future;
 use std::time::Duration;
 
 use fluffy_api::Operation;
+use fluffy_api::operation::Bucket;
 use fluffy_base::{Digest, Timestamp};
 use fluffy_control::{Caller, Outcome, Refusal, Subject};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{broadcast, oneshot, watch};
 
 use crate::aside::Draw;
 use crate::fold::Position;
 use crate::gateway::Ended;
-use crate::node::ExecLink;
+use crate::node::{ExecLink, Had, LogLine};
+use crate::peers::Peer;
 
 /// What the HTTP layer stands on.
 pub trait Backend: Send + Sync + 'static {
@@ -40,6 +42,13 @@ pub trait Backend: Send + Sync + 'static {
     /// caller has anything in it, else the caller.
     fn payer(&self, caller: &Caller, org: Option<&str>) -> String;
 
+    /// How many calls of a bucket a caller's own token has in a window, if it
+    /// has a limit of its own, and under which name they are counted.
+    fn own_limit(&self, caller: &Caller, bucket: Bucket) -> Option<(String, u64)> {
+        let _ = (caller, bucket);
+        None
+    }
+
     /// Decides and records a write.
     fn write(&self, asked: Asked) -> impl Future<Output = Result<Wrote, Refusal>> + Send;
 
@@ -51,6 +60,22 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Reads; a list in pages of `limit`, going on behind `after`.
     fn read(&self, asked: Asked) -> impl Future<Output = Result<Value, Refusal>> + Send;
+
+    /// Ticks when instances print something; none where nobody listens to them.
+    fn printing(&self) -> Option<broadcast::Receiver<LogLine>> {
+        None
+    }
+
+    /// The lines of logs that a follower has not had yet; none once its caller
+    /// may no longer look.
+    fn printed(
+        &self,
+        asked: &Asked,
+        had: &mut Had,
+    ) -> impl Future<Output = Option<Vec<Value>>> + Send {
+        let _ = (asked, had);
+        std::future::ready(None)
+    }
 
     /// The hash of a request as it is kept, which helps nobody to guess what
     /// was sent: it may have been a secret.
@@ -68,7 +93,7 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Lets the bearer of a session's token in, once; what is said in it is
     /// carried elsewhere.
-    fn open_exec(&self, ask: OpenExec) -> impl Future<Output = Result<OpenedExec, Refusal>> + Send {
+    fn open_exec(&self, ask: OpenExec) -> impl Future<Output = Result<Opening, Refusal>> + Send {
         let refusal = Refusal::new(
             "not_supported",
             format!(
@@ -78,6 +103,13 @@ pub trait Backend: Send + Sync + 'static {
             "connect to a server that nodes are connected to",
         );
         std::future::ready(Err(refusal))
+    }
+
+    /// The lines that another replica asks for with this ticket, as JSON; none
+    /// if no replica made it.
+    fn lines_for(&self, ticket: &str) -> Option<Value> {
+        let _ = ticket;
+        None
     }
 
     /// Draws from a bucket that all replicas share; none if it is out of reach.
@@ -99,8 +131,13 @@ pub trait Backend: Send + Sync + 'static {
 /// What a caller showed.
 #[derive(Debug, Clone, Copy)]
 pub enum Identity<'a> {
-    /// The hash of a bearer token.
-    Token(Digest),
+    /// A bearer token.
+    Token {
+        /// Its hash.
+        hash: Digest,
+        /// Where the call came from, for the record of failures.
+        source: &'a str,
+    },
     /// The local socket, as this user of the machine.
     Socket(u32),
     /// Nothing that could be a token.
@@ -146,6 +183,15 @@ pub struct OpenExec {
     pub source: String,
     /// The id of the call.
     pub request_id: String,
+}
+
+/// Where an exec session goes on.
+#[derive(Debug)]
+pub enum Opening {
+    /// Here: its client was let in.
+    Here(OpenedExec),
+    /// At the replica that its node is connected to, which decides.
+    Elsewhere(Peer),
 }
 
 /// An exec session that is open.

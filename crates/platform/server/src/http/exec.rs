@@ -3,32 +3,85 @@
 //! The token alone opens it, and only once; every other caller hears the same.
 //! What is said then is carried by `gateway`. Next: `crate::gateway`.
 
+use std::time::Duration;
+
 use fluffy_api::Problem;
 use fluffy_base::Digest;
-use hyper::HeaderMap;
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::header::{self, HeaderName};
+use hyper::http::request::Parts;
 use hyper::upgrade::OnUpgrade;
+use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 
 use super::answer::{self, Reply};
-use super::backend::{Backend, OpenExec, OpenedExec};
+use super::backend::{Backend, OpenExec, OpenedExec, Opening};
 use crate::credential::{self, CredentialKind};
 use crate::gateway::{self, Handshake};
+use crate::peers::Peer;
+
+/// What another replica has to know of a request to let it in.
+const HANDED_ON: [HeaderName; 6] = [
+    header::AUTHORIZATION,
+    header::CONNECTION,
+    header::UPGRADE,
+    header::SEC_WEBSOCKET_KEY,
+    header::SEC_WEBSOCKET_PROTOCOL,
+    header::SEC_WEBSOCKET_VERSION,
+];
+
+/// The largest refusal of another replica.
+const MAX_REFUSAL: usize = 64 << 10;
 
 /// Opens a session and answers that the connection is now its own.
 pub(super) async fn connect<B: Backend>(
     backend: &B,
-    headers: &HeaderMap,
+    head: &Parts,
     mut ask: OpenExec,
     upgrade: OnUpgrade,
 ) -> Result<Reply, Box<Problem>> {
-    let handshake = Handshake::read(headers).map_err(|error| {
+    let handshake = Handshake::read(&head.headers).map_err(|error| {
         let fix = "open it as a WebSocket with the subprotocol `fluffy.exec.v1`";
         Box::new(Problem::new("invalid_argument", error.to_string(), fix))
     })?;
     ask.token = handshake.token.as_deref().and_then(exec_token);
-    let opened = backend.open_exec(ask).await.map_err(answer::problem)?;
-    tokio::spawn(carry(opened, upgrade));
+    match backend.open_exec(ask).await.map_err(answer::problem)? {
+        Opening::Here(opened) => drop(tokio::spawn(carry(opened, upgrade))),
+        Opening::Elsewhere(peer) => hand_on(&peer, head, upgrade).await?,
+    }
     Ok(Reply::switch(handshake.answer))
+}
+
+/// Has the replica of the node let the client in, and joins the two.
+async fn hand_on(peer: &Peer, head: &Parts, upgrade: OnUpgrade) -> Result<(), Box<Problem>> {
+    let unreached = || {
+        let why = "the server that the instance's node is connected to does not answer";
+        answer::unavailable(why, Duration::from_secs(1))
+    };
+    let mut request = Request::get(head.uri.path()).body(Empty::new());
+    if let Ok(request) = &mut request {
+        for name in HANDED_ON {
+            for value in head.headers.get_all(&name) {
+                request.headers_mut().append(name.clone(), value.clone());
+            }
+        }
+    }
+    let request = request.map_err(|_| unreached())?;
+    let answered = peer.send(request).await.map_err(|_| unreached())?;
+    if answered.status() != StatusCode::SWITCHING_PROTOCOLS {
+        let refusal = Limited::new(answered.into_body(), MAX_REFUSAL).collect();
+        let refusal = refusal.await.map_err(|_| unreached())?.to_bytes();
+        let problem = serde_json::from_slice(&refusal).map_err(|_| unreached())?;
+        return Err(Box::new(problem));
+    }
+    tokio::spawn(async move {
+        // Whoever is gone ends it for the other.
+        if let (Ok(client), Ok(there)) = (upgrade.await, hyper::upgrade::on(answered).await) {
+            let (mut client, mut there) = (TokioIo::new(client), TokioIo::new(there));
+            let _ = tokio::io::copy_bidirectional(&mut client, &mut there).await;
+        }
+    });
+    Ok(())
 }
 
 async fn carry(opened: OpenedExec, upgrade: OnUpgrade) {

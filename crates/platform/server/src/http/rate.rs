@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fluffy_api::operation::Bucket;
-use fluffy_base::Timestamp;
+use fluffy_base::{Digest, Timestamp};
 
 use super::backend::Backend;
 use crate::aside::Draw;
@@ -37,6 +37,10 @@ pub struct RateLimits {
     pub execs: u64,
     /// Streams of changes of an org at once, on one replica.
     pub watches: usize,
+    /// Streams of logs of an org at once, on one replica.
+    pub log_streams: usize,
+    /// And of one token.
+    pub log_streams_of_token: usize,
 }
 
 impl Default for RateLimits {
@@ -47,11 +51,22 @@ impl Default for RateLimits {
             logins: 10,
             execs: 100,
             watches: 50,
+            log_streams: 20,
+            log_streams_of_token: 5,
         }
     }
 }
 
 impl RateLimits {
+    /// Those of a token, which has no more than the org.
+    pub(super) fn lowered(self, limit: u64) -> Self {
+        Self {
+            reads: self.reads.min(limit),
+            writes: self.writes.min(limit),
+            ..self
+        }
+    }
+
     fn of(self, bucket: Bucket) -> (&'static str, u64, Duration) {
         match bucket {
             Bucket::Auth => ("auth", self.logins, MINUTE),
@@ -74,9 +89,24 @@ pub(super) struct Left {
     pub(super) allowed: bool,
 }
 
+impl Left {
+    /// Of a call that costs nobody anything.
+    pub(super) const fn free() -> Self {
+        Self {
+            limit: 0,
+            remaining: 0,
+            reset: 0,
+            after: 0,
+            allowed: true,
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Rates {
     buckets: Mutex<HashMap<String, Local>>,
+    /// Held by whoever draws from a bucket of this share of all.
+    turns: [tokio::sync::Mutex<()>; 16],
 }
 
 /// What this replica has drawn from a bucket in a window.
@@ -110,10 +140,18 @@ impl Rates {
         let seconds = length.as_secs().max(1);
         let now = seconds_of(backend.now());
         let window = now / seconds;
-        let mut local = self.with(&key, window, |local| {
+        let take = |local: &mut Local| {
             let allowed = local.take();
             (*local, allowed)
-        });
+        };
+        let mut local = self.with(&key, window, take);
+        let mut turn = None;
+        if !local.1 && !local.0.is_dry {
+            // One draws for all who wait: a crowd that drew a chunk each would
+            // leave nothing to other replicas.
+            turn = Some(self.turn(&key).lock().await);
+            local = self.with(&key, window, take);
+        }
         if !local.1 && !local.0.is_dry {
             let wanted = (limit / CHUNKS).max(1);
             let draw = Draw {
@@ -127,10 +165,10 @@ impl Rates {
                 let got = got.unwrap_or_else(|| wanted.min(share.saturating_sub(local.drawn)));
                 local.drawn += got;
                 local.is_dry = got == 0;
-                let allowed = local.take();
-                (*local, allowed)
+                take(local)
             });
         }
+        drop(turn);
         let (local, allowed) = local;
         let remaining = match local.is_dry {
             true => local.drawn.saturating_sub(local.used),
@@ -158,6 +196,12 @@ impl Rates {
             };
         }
         act(local)
+    }
+
+    fn turn(&self, key: &str) -> &tokio::sync::Mutex<()> {
+        let [first, ..] = *Digest::of(key.as_bytes()).as_bytes();
+        let [only, ..] = &self.turns;
+        self.turns.get(usize::from(first) % 16).unwrap_or(only)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Local>> {

@@ -38,6 +38,7 @@ use super::rate::{Left, RateLimits, Rates};
 use super::repeat::{self, Keys};
 use super::stream::{self, Watches};
 use crate::fold::Position;
+use crate::peers;
 
 /// How a service behaves.
 #[derive(Debug, Clone)]
@@ -240,6 +241,9 @@ impl<B: Backend> Shared<B> {
             let why = "too many requests are being answered";
             return Err(answer::unavailable(why, this.options.turn));
         };
+        if door == Door::Public && head.uri.path() == peers::LOGS {
+            return this.lines(&head, way);
+        }
         let (operation, path) = route(door, &head)?;
         way.operation = Some(operation);
         let spec = operation.spec();
@@ -250,7 +254,7 @@ impl<B: Backend> Shared<B> {
         let query = request::query(spec, pairs)?;
         if spec.auth == Auth::ExecToken {
             let ask = open_exec(&path, way);
-            return exec::connect(&this.backend, &head.headers, ask, upgrade).await;
+            return exec::connect(&this.backend, &head, ask, upgrade).await;
         }
         let body = body::read(operation, &head.headers, body).await?;
         if let Some(body) = &body {
@@ -293,6 +297,16 @@ impl<B: Backend> Shared<B> {
         }
     }
 
+    /// What this replica has for another one; it costs nobody's budget.
+    fn lines(&self, head: &Parts, way: &mut Way) -> Result<Reply, Box<Problem>> {
+        let ticket = head.headers.get(peers::TICKET);
+        let ticket = ticket.and_then(|ticket| ticket.to_str().ok());
+        let lines = ticket.and_then(|ticket| self.backend.lines_for(ticket));
+        let lines = lines.ok_or_else(no_operation)?;
+        way.left = Some(Left::free());
+        Ok(Reply::json(200, &lines))
+    }
+
     /// Who calls. Whoever cannot prove it pays from the bucket of logins.
     async fn caller(
         &self,
@@ -308,7 +322,10 @@ impl<B: Backend> Shared<B> {
         }
         let source = way.peer.to_string();
         let identity = match (head::token(&head.headers), way.peer) {
-            (Shown::Token(hash), _) => Identity::Token(hash),
+            (Shown::Token(hash), _) => Identity::Token {
+                hash,
+                source: &source,
+            },
             (Shown::Nothing, Peer::Socket(user)) => Identity::Socket(user),
             (Shown::Nothing | Shown::Nonsense, _) => Identity::Nothing { source: &source },
         };
@@ -340,18 +357,35 @@ impl<B: Backend> Shared<B> {
             Auth::Caller => self.backend.payer(caller, head::org(operation, path)),
             Auth::None | Auth::ExecToken => way.peer.to_string(),
         };
-        let mut left = self.count(spec.rate, &payer).await;
-        if spec.rate == Bucket::Exec && left.allowed {
-            let writes = self.count(Bucket::Write, &payer).await;
-            if !writes.allowed || writes.remaining < left.remaining {
-                left = writes;
+        let own = self.count_own(spec.rate, caller).await;
+        let left = match own.filter(|own| !own.allowed) {
+            // What a token's own limit refuses costs the org nothing.
+            Some(refused) => refused,
+            None => {
+                let mut left = tightest(own, self.count(spec.rate, &payer).await);
+                if spec.rate == Bucket::Exec && left.allowed {
+                    left = tightest(Some(left), self.count(Bucket::Write, &payer).await);
+                }
+                left
             }
-        }
+        };
         way.left = Some(left);
         match left.allowed {
             true => Ok(()),
             false => Err(answer::rate_limited(&left)),
         }
+    }
+
+    /// Counts a call by the limit of the caller's own token, if it has one.
+    async fn count_own(&self, bucket: Bucket, caller: &Caller) -> Option<Left> {
+        let (token, limit) = self.backend.own_limit(caller, bucket)?;
+        let limits = self.options.rates.lowered(limit);
+        let bucket = match bucket {
+            Bucket::Exec => Bucket::Write,
+            bucket => bucket,
+        };
+        let counted = self.rates.count(&self.backend, limits, (bucket, &token));
+        Some(counted.await)
     }
 
     async fn count(&self, bucket: Bucket, payer: &str) -> Left {
@@ -504,6 +538,9 @@ impl<B: Backend> Shared<B> {
             let after = head::last_event_id(headers)?;
             return Self::watch(this, asked, after).await;
         }
+        if asked.operation == Operation::GetLogs && head::wants_stream(headers) {
+            return Self::follow(this, asked).await;
+        }
         let position = this.position();
         let value = match is_list {
             true => this.page(&asked).await?,
@@ -544,17 +581,28 @@ impl<B: Backend> Shared<B> {
     ) -> Result<Reply, Box<Problem>> {
         let org = head::org(asked.operation, &asked.path);
         let payer = this.backend.payer(&asked.caller, org);
-        let Some(place) = this.watches.enter(payer, this.options.rates.watches) else {
-            let mut problem = Problem::new(
-                "rate_limited",
-                "too many streams of this organisation are open",
-                "end one of them first",
-            );
-            problem.error = Some("rate_limited".into());
-            problem.retry_after = Some(10);
-            return Err(Box::new(problem));
-        };
+        let most = this.options.rates.watches;
+        let place = this.watches.enter(payer, most).ok_or_else(crowded)?;
         let body = stream::start(Arc::clone(this), asked, after, place).await?;
+        Ok(Reply::stream(body))
+    }
+
+    /// Logs as they are printed.
+    async fn follow(this: &Arc<Self>, asked: Asked) -> Result<Reply, Box<Problem>> {
+        let org = head::org(asked.operation, &asked.path);
+        let payer = this.backend.payer(&asked.caller, org);
+        let own = match &asked.caller.kind {
+            CallerKind::Token(id) => id.to_string(),
+            _ => asked.caller.actor.id.clone(),
+        };
+        let rates = this.options.rates;
+        let places = [
+            (format!("logs of {payer}"), rates.log_streams),
+            (format!("logs to {own}"), rates.log_streams_of_token),
+        ];
+        let enter = |(name, most)| this.watches.enter(name, most).ok_or_else(crowded);
+        let [all, own] = places.map(enter);
+        let body = stream::follow_logs(Arc::clone(this), asked, [all?, own?]).await?;
         Ok(Reply::stream(body))
     }
 
@@ -620,6 +668,26 @@ impl Finished {
     }
 }
 
+/// The one of which less is left.
+fn tightest(one: Option<Left>, other: Left) -> Left {
+    match one {
+        Some(one) if other.allowed && one.remaining <= other.remaining => one,
+        _ => other,
+    }
+}
+
+/// There is no place for another stream.
+fn crowded() -> Box<Problem> {
+    let mut problem = Problem::new(
+        "rate_limited",
+        "too many streams of this organisation or token are open",
+        "end one of them first",
+    );
+    problem.error = Some("rate_limited".into());
+    problem.retry_after = Some(10);
+    Box::new(problem)
+}
+
 fn reply_of(finished: Finished, request_id: &str) -> Reply {
     let reply = match finished.status {
         // A stored refusal is one again, of another call.
@@ -670,11 +738,7 @@ fn route(door: Door, head: &Parts) -> Result<(Operation, Vec<String>), Box<Probl
         false => Vec::new(),
     };
     if allowed.is_empty() {
-        return Err(Box::new(Problem::new(
-            "not_found",
-            "no operation has this path",
-            "look at /v1/openapi.json for the paths there are",
-        )));
+        return Err(no_operation());
     }
     let allowed: Vec<_> = allowed.into_iter().map(Method::as_str).collect();
     let allowed = allowed.join(", ");
@@ -685,6 +749,14 @@ fn route(door: Door, head: &Parts) -> Result<(Operation, Vec<String>), Box<Probl
     );
     problem.details.insert("allow".into(), allowed.into());
     Err(Box::new(problem))
+}
+
+fn no_operation() -> Box<Problem> {
+    Box::new(Problem::new(
+        "not_found",
+        "no operation has this path",
+        "look at /v1/openapi.json for the paths there are",
+    ))
 }
 
 impl<B> Clone for HttpService<B> {

@@ -13,13 +13,15 @@ use fluffy_api::{Operation, Problem};
 use fluffy_base::Digest;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, mpsc};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::answer;
 use super::backend::{Asked, Backend};
 use super::body::AnswerBody;
 use super::service::Shared;
+use crate::node::{Had, LogLine};
 
 /// The pieces that wait for a slow reader.
 const WAITING: usize = 64;
@@ -29,6 +31,9 @@ const MOST: usize = 10_000;
 
 /// How often a stream says that it is alive.
 const WATERMARK: Duration = Duration::from_secs(15);
+
+/// How often lines are looked for that another replica heard.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// How long changes are gathered before the list is read again.
 const GATHER: Duration = Duration::from_millis(100);
@@ -118,6 +123,42 @@ pub(super) async fn start<B: Backend>(
     Ok(AnswerBody::Pieces(receiver))
 }
 
+/// Starts a stream of what instances print, beginning with what they printed.
+pub(super) async fn follow_logs<B: Backend>(
+    shared: Arc<Shared<B>>,
+    mut asked: Asked,
+    places: [Place; 2],
+) -> Result<AnswerBody, Box<Problem>> {
+    asked.query.remove("min_seq");
+    asked.query.insert("follow".into(), "true".into());
+    let backend = &shared.backend;
+    let ended = || Problem::new("forbidden", "these logs can't be followed", "log in again");
+    // Whatever is printed from here on is heard of.
+    let printing = backend.printing().ok_or_else(|| Box::new(ended()))?;
+    // It is decided and recorded like any look at logs.
+    backend.read(asked.clone()).await.map_err(answer::problem)?;
+    let mut had = Had::default();
+    let first = backend.printed(&asked, &mut had).await;
+    let first = first.ok_or_else(|| Box::new(ended()))?;
+    // Later lines are not counted by what was asked of the first ones.
+    asked.query.insert("tail".into(), MOST.to_string());
+    let (sender, receiver) = mpsc::channel(WAITING);
+    let [place, own] = places;
+    let stream = Stream {
+        shared,
+        asked,
+        sender,
+        is_synced: false,
+        _place: place,
+    };
+    tokio::spawn(async move {
+        let _own = own;
+        // It ends when the reader is gone, or may no longer look.
+        let _ = stream.follow_logs(first, had, printing).await;
+    });
+    Ok(AnswerBody::Pieces(receiver))
+}
+
 fn is_history(operation: Operation) -> bool {
     matches!(operation, Operation::ListEvents | Operation::ListAudit)
 }
@@ -150,6 +191,46 @@ impl<B: Backend> Stream<B> {
             };
             if self.send_events(&mut last, items).await.is_none() {
                 return;
+            }
+        }
+    }
+
+    /// Sends lines as they are printed; none when there is no reader.
+    async fn follow_logs(
+        mut self,
+        first: Vec<Value>,
+        mut had: Had,
+        mut printing: broadcast::Receiver<LogLine>,
+    ) -> Option<()> {
+        let mut seq = self.shared.position().seq;
+        for line in &first {
+            self.send("snapshot", seq, line).await?;
+        }
+        self.synced(seq).await?;
+        let mut said = Instant::now();
+        loop {
+            // Lines that another replica heard are not heard of here.
+            let until = Instant::now() + LOOK;
+            let heard = tokio::select! {
+                () = self.sender.closed() => return None,
+                heard = timeout_at(until, printing.recv()) => heard,
+            };
+            match heard {
+                Ok(Err(RecvError::Closed)) => return None,
+                // What was missed is found where it is kept.
+                Ok(Ok(_) | Err(RecvError::Lagged(_))) => sleep(GATHER).await,
+                Err(_) => {}
+            }
+            printing = printing.resubscribe();
+            let lines = self.shared.backend.printed(&self.asked, &mut had).await?;
+            seq = self.shared.position().seq;
+            for line in &lines {
+                self.send("upsert", seq, line).await?;
+                said = Instant::now();
+            }
+            if said.elapsed() >= WATERMARK {
+                self.send("watermark", seq, &json!({ "seq": seq })).await?;
+                said = Instant::now();
             }
         }
     }

@@ -89,7 +89,7 @@ fn vitals(
     since: Duration,
 ) -> BTreeMap<NodeId, Vital> {
     let vital = |node: &NodeId| {
-        let (age, beat) = beats.get(node).copied().unwrap_or((since, Beat::default()));
+        let (age, beat) = beats.get(node).cloned().unwrap_or((since, Beat::default()));
         let vital = Vital {
             silent: age.min(since),
             disk_percent: beat.disk_percent,

@@ -302,6 +302,46 @@ impl ControlDesk {
         tries >= ATTEMPTS
     }
 
+    /// The last report of a node's boot that is durable.
+    ///
+    /// After a restore that may be fewer than the node was told, and it can't
+    /// say the others again. It is told of more than it ever said, and so
+    /// counts anew with a new boot.
+    async fn reports_through(&self, node: NodeId, hello: &v1::Hello) -> Result<u64, DeskError> {
+        let (aside, key) = (self.platform.aside(), node.to_string());
+        let kept = aside.get(REPORTED, &key).await;
+        let kept = kept.map_err(|_| DeskError::Unavailable)?;
+        let kept = kept.and_then(|entry| String::from_utf8(entry.value).ok());
+        let kept = kept.as_deref().and_then(|text| {
+            let (boot, through) = text.split_once(' ')?;
+            Some((boot, through.parse::<u64>().ok()?))
+        });
+        let known = kept.filter(|(boot, _)| *boot == hello.boot_id);
+        let epoch = self.platform.sequencer().read(|state| state.epoch);
+        let is_of_before = hello.plan.is_some_and(|plan| plan.epoch < epoch);
+        let was_told = known.is_none() && kept.is_some_and(|(_, through)| through == u64::MAX);
+        if !is_of_before || was_told {
+            return Ok(known.map_or(0, |(_, through)| through));
+        }
+        let text = format!("{} {}", hello.boot_id, u64::MAX);
+        let told = aside.put(REPORTED, &key, text.into_bytes(), Some(KEPT));
+        told.await.map_err(|_| DeskError::Unavailable)?;
+        Ok(u64::MAX)
+    }
+
+    /// Says at once where the node is, for those who ask another replica.
+    async fn moved_here(&self, node: NodeId) -> Result<(), DeskError> {
+        let last = self.vitals.of(node).await;
+        let last = last.map_err(|_| DeskError::Unavailable)?;
+        let beat = Beat {
+            acknowledged: false,
+            replica: self.platform.replica().to_owned(),
+            ..last.unwrap_or_default()
+        };
+        let said = self.vitals.beat(node, beat).await;
+        said.map_err(|_| DeskError::Unavailable)
+    }
+
     /// Keeps a sign of life, unless one was kept just now.
     fn beat(&self, node: NodeId, beat: impl FnOnce(&Here) -> Beat) {
         let mut here = self.here();
@@ -312,7 +352,8 @@ impl ControlDesk {
             return;
         }
         known.beaten = Some(Instant::now());
-        let (beat, vitals) = (beat(known), self.vitals.clone());
+        let (mut beat, vitals) = (beat(known), self.vitals.clone());
+        self.platform.replica().clone_into(&mut beat.replica);
         // If it is lost the next one comes soon.
         tokio::spawn(async move { vitals.beat(node, beat).await });
     }
@@ -572,20 +613,24 @@ impl Desk for ControlDesk {
         })
     }
 
-    fn open(&self, node: NodeId, hello: v1::Hello) -> BoxFuture<'_, Result<Opened, DeskError>> {
+    fn open(&self, node: NodeId, mut hello: v1::Hello) -> BoxFuture<'_, Result<Opened, DeskError>> {
         Box::pin(async move {
-            if let Some(capacity) = hello.capacity {
+            if let Some(capacity) = hello.capacity.take() {
                 self.capacity(node, capacity).await?;
             }
-            let kept = self.platform.aside();
-            let kept = kept.get(REPORTED, &node.to_string()).await;
-            let kept = kept.map_err(|_| DeskError::Unavailable)?;
-            let reports_through = kept
-                .and_then(|entry| String::from_utf8(entry.value).ok())
-                .and_then(|text| {
-                    let (boot, through) = text.split_once(' ')?;
-                    (boot == hello.boot_id).then(|| through.parse().ok())?
-                });
+            self.moved_here(node).await?;
+            let reports_through = self.reports_through(node, &hello).await?;
+            let ahead = hello.plan.filter(|held| {
+                let at = self.platform.sequencer().read(position);
+                held.epoch == at.epoch && held.is_above(at)
+            });
+            if ahead.is_some() {
+                tracing::warn!(
+                    %node,
+                    "a node goes by a later state than this server has: if the \
+                     database was restored, start a server with --restored"
+                );
+            }
             let mut here = self.here();
             let known = here.entry(node).or_insert_with(|| Here {
                 orders: watch::Sender::new(Arc::default()),
@@ -600,7 +645,7 @@ impl Desk for ControlDesk {
                     .send_if_modified(|told| index.update(told, node, at));
             });
             Ok(Opened {
-                reports_through: reports_through.unwrap_or(0),
+                reports_through,
                 orders: known.orders.subscribe(),
             })
         })
@@ -614,7 +659,7 @@ impl Desk for ControlDesk {
             disk_percent: u8::try_from(heartbeat.disk_used_permille / 10).unwrap_or(100),
             unreachable: heartbeat.unreachable_peers.saturating_mul(2) > heartbeat.peers,
             acknowledged: here.is_up_to_date(),
-            routing: None,
+            ..Beat::default()
         });
     }
 

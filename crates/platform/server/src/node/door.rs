@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fluffy_api::node::dial;
-use fluffy_base::Digest;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -82,6 +81,38 @@ impl NodeDoor {
         })
     }
 
+    /// Opens the door with a certificate of before, while the keys of the
+    /// authority can't be opened.
+    ///
+    /// # Errors
+    /// The certificate can't be used.
+    pub fn open_sealed(
+        platform: &Platform,
+        safe: &Safe,
+        own: dial::Identity,
+        names: &[String],
+    ) -> Result<Self, OpenNodeDoorError> {
+        let desk = ControlDesk::new(platform.clone(), safe.clone());
+        let clock = Arc::clone(platform.clock());
+        let (asked, cluster) = (Arc::clone(&desk), platform.ledger().id());
+        let server = NodeServer::sealed(asked, clock, cluster, own, names)?;
+        Ok(Self {
+            platform: platform.clone(),
+            safe: safe.clone(),
+            server,
+            desk,
+        })
+    }
+
+    /// Goes on with the authority, whose keys can be opened again.
+    ///
+    /// # Errors
+    /// As [`NodeDoor::open`].
+    pub async fn unseal(&self) -> Result<(), OpenNodeDoorError> {
+        let authority = authority(&self.platform, &self.safe).await?;
+        Ok(self.server.renew(authority)?)
+    }
+
     /// A certificate of this server, for others than nodes.
     ///
     /// # Errors
@@ -89,15 +120,6 @@ impl NodeDoor {
     pub async fn identity(&self, names: &[String]) -> Result<dial::Identity, OpenNodeDoorError> {
         let authority = authority(&self.platform, &self.safe).await?;
         Ok(authority.server(names, self.platform.clock().now())?)
-    }
-
-    /// The root that all certificates go back to, and what nodes know it by.
-    ///
-    /// # Errors
-    /// As [`NodeDoor::open`].
-    pub async fn root(&self) -> Result<(Vec<u8>, Digest), OpenNodeDoorError> {
-        let authority = authority(&self.platform, &self.safe).await?;
-        Ok((authority.root().to_vec(), authority.pin()))
     }
 
     /// Who serves nodes, opens exec sessions and has their logs.

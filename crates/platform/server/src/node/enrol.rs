@@ -150,7 +150,8 @@ async fn admit(
     begun: Begun,
     token: &Token,
 ) -> Result<v1::Credentials, Refused> {
-    let authority = shared.authority.load_full();
+    let sealed = || no("enroll_retry", "the server's master keys are not at hand");
+    let authority = shared.authority.load_full().ok_or_else(sealed)?;
     let node = NodeId::generate();
     let certified = authority
         .certify(&begun.request, (node, begun.role), shared.clock.now())

@@ -46,6 +46,21 @@ pub struct LogLine {
     pub dropped: u64,
 }
 
+/// What somebody has had of each boot and stream of instances.
+#[derive(Debug, Default)]
+pub struct Had(HashMap<(String, String, String), u64>);
+
+impl Had {
+    /// Whether a line is new to them; it no longer is.
+    pub fn is_new(&mut self, instance: &str, boot: &str, stream: &str, seq: u64) -> bool {
+        let key = (instance.to_owned(), boot.to_owned(), stream.to_owned());
+        let last = self.0.entry(key).or_default();
+        let is_new = seq > *last;
+        *last = seq.max(*last);
+        is_new
+    }
+}
+
 /// The last lines of all instances.
 #[derive(Debug)]
 pub struct Logs {
@@ -90,14 +105,12 @@ impl Logs {
         }
     }
 
-    /// The last lines of an instance, the oldest first.
+    /// The lines that are kept of an instance, the oldest first.
     #[must_use]
-    pub fn of(&self, instance: &str, most: usize) -> Vec<LogLine> {
+    pub fn of(&self, instance: &str) -> Vec<LogLine> {
         let rings = self.lock();
-        rings.of.get(instance).map_or(Vec::new(), |ring| {
-            let skip = ring.lines.len().saturating_sub(most);
-            ring.lines.iter().skip(skip).cloned().collect()
-        })
+        let lines = rings.of.get(instance).into_iter();
+        lines.flat_map(|ring| ring.lines.iter().cloned()).collect()
     }
 
     /// All lines from now on, of all instances.
@@ -203,7 +216,7 @@ mod tests {
     }
 
     fn texts(logs: &Logs, instance: &str) -> Vec<String> {
-        let lines = logs.of(instance, usize::MAX);
+        let lines = logs.of(instance);
         lines.iter().map(|line| line.text.to_string()).collect()
     }
 
@@ -218,13 +231,31 @@ mod tests {
         logs.keep(vec![other, entry("b", 1, "another")]);
         assert_eq!(texts(&logs, "a"), ["one", "two", "three", "again"]);
         assert_eq!(texts(&logs, "b"), ["another"]);
-        assert_eq!(logs.of("a", 1)[0].text.as_ref(), "again");
         assert!(texts(&logs, "nobody").is_empty());
         let mut followed = Vec::new();
         while let Ok(line) = following.try_recv() {
             followed.push(line.text.to_string());
         }
         assert_eq!(followed, ["one", "two", "three", "again", "another"]);
+    }
+
+    #[test]
+    fn a_follower_has_every_line_once() {
+        let logs = Logs::default();
+        let mut had = Had::default();
+        let mut next = |logs: &Logs| {
+            let mut lines = logs.of("a");
+            lines.retain(|line| had.is_new("a", &line.boot, &line.stream, line.seq));
+            let texts = lines.iter().map(|line| line.text.to_string());
+            texts.collect::<Vec<_>>()
+        };
+        logs.keep(vec![entry("a", 1, "one"), entry("b", 1, "other")]);
+        assert_eq!(next(&logs), ["one"]);
+        assert!(next(&logs).is_empty());
+        let mut later = entry("a", 1, "of a later boot");
+        later.boot_id = "later".to_owned();
+        logs.keep(vec![entry("a", 2, "two"), later, entry("a", 3, "three")]);
+        assert_eq!(next(&logs), ["two", "of a later boot", "three"]);
     }
 
     #[test]
@@ -236,7 +267,7 @@ mod tests {
         }
         assert_eq!(texts(&logs, "many").len(), PER_INSTANCE.0);
         logs.keep(vec![entry("long", 1, &long)]);
-        let line = &logs.of("long", 1)[0];
+        let line = &logs.of("long")[0];
         assert!(line.truncated && line.text.len() <= MAX_LOG_LINE);
         for instance in 0..40 {
             for seq in 1..=520 {

@@ -10,9 +10,9 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
-use fluffy_api::node::{MAX_FROM_NODE, MAX_LOG_ENTRIES, refusal, v1};
-use fluffy_base::id::NodeId;
+use arc_swap::ArcSwapOption;
+use fluffy_api::node::{MAX_FROM_NODE, MAX_LOG_ENTRIES, dial, refusal, v1};
+use fluffy_base::id::{LedgerId, NodeId};
 use fluffy_base::{Clock, Digest, Timestamp};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -22,6 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::{TlsAcceptor, rustls};
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
@@ -84,7 +85,9 @@ pub enum NodeServerError {
 pub(super) struct Shared {
     pub(super) desk: Arc<dyn Desk>,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) authority: ArcSwap<Authority>,
+    /// None while its keys can't be opened: nobody new is let in then.
+    pub(super) authority: ArcSwapOption<Authority>,
+    pin: Digest,
     pub(super) sessions: Sessions,
     pub(super) execs: Execs,
     pub(super) strangers: Strangers,
@@ -103,14 +106,48 @@ impl NodeServer {
         authority: Authority,
         names: &[String],
     ) -> Result<Self, NodeServerError> {
-        let members = Arc::new(Members::new(&authority, Arc::clone(&desk))?);
+        let own = authority.server(names, clock.now())?;
+        let root = authority.root().clone();
+        let cluster = authority.cluster();
+        let server = Self::with(desk, clock, (cluster, &root), own, names)?;
+        server.shared.authority.store(Some(Arc::new(authority)));
+        Ok(server)
+    }
+
+    /// Serves with a certificate of before, while the authority's keys can't
+    /// be opened: members go on, and nobody new is let in.
+    ///
+    /// # Errors
+    /// The certificate can't be used.
+    pub fn sealed(
+        desk: Arc<dyn Desk>,
+        clock: Arc<dyn Clock>,
+        cluster: LedgerId,
+        own: dial::Identity,
+        names: &[String],
+    ) -> Result<Self, NodeServerError> {
+        let none = || rustls::Error::General("the certificate has no root".to_owned());
+        let root = own.chain.last().cloned().ok_or_else(none)?;
+        Self::with(desk, clock, (cluster, &root), own, names)
+    }
+
+    fn with(
+        desk: Arc<dyn Desk>,
+        clock: Arc<dyn Clock>,
+        (cluster, root): (LedgerId, &CertificateDer<'static>),
+        own: dial::Identity,
+        names: &[String],
+    ) -> Result<Self, NodeServerError> {
+        let members = Arc::new(Members::new(cluster, root, Arc::clone(&desk))?);
         let now = clock.now();
-        let tls = acceptor(Arc::clone(&members), authority.server(names, now)?)?;
+        let tls = acceptor(Arc::clone(&members), own)?;
         Ok(Self {
             shared: Arc::new(Shared {
                 desk,
                 clock,
-                authority: ArcSwap::from_pointee(authority),
+                authority: ArcSwapOption::empty(),
+                // A certificate of our own making is one that can be read.
+                pin: dial::pin(root).unwrap_or_else(|| Digest::of(root)),
                 sessions: Sessions::default(),
                 execs: Execs::default(),
                 strangers: Strangers::default(),
@@ -127,7 +164,7 @@ impl NodeServer {
     /// # Errors
     /// The server's own certificate cannot be made.
     pub fn renew(&self, authority: Authority) -> Result<(), NodeServerError> {
-        self.shared.authority.store(Arc::new(authority));
+        self.shared.authority.store(Some(Arc::new(authority)));
         self.renew_own().map(drop)
     }
 
@@ -203,7 +240,7 @@ impl NodeServer {
     /// What a machine is told of the cluster's root before it enrols.
     #[must_use]
     pub fn pin(&self) -> Digest {
-        self.shared.authority.load().pin()
+        self.shared.pin
     }
 
     /// What workloads printed lately.
@@ -232,7 +269,11 @@ impl NodeServer {
 
     fn renew_own(&self) -> Result<TlsAcceptor, NodeServerError> {
         let now = self.shared.clock.now();
-        let own = self.shared.authority.load().server(&self.names, now)?;
+        let Some(authority) = self.shared.authority.load_full() else {
+            let tls = self.tls.lock().unwrap_or_else(PoisonError::into_inner);
+            return Ok(tls.1.clone());
+        };
+        let own = authority.server(&self.names, now)?;
         let tls = acceptor(Arc::clone(&self.shared.members), own)?;
         *self.tls.lock().unwrap_or_else(PoisonError::into_inner) = (now, tls.clone());
         Ok(tls)

@@ -297,7 +297,8 @@ impl Session {
     }
 
     async fn ask_for_key(&mut self) -> Result<(), Status> {
-        let due = self.peer.is_due(self.shared.clock.now());
+        let due =
+            self.peer.is_due(self.shared.clock.now()) && self.shared.authority.load().is_some();
         let asked = self.asked.is_some_and(|at| at.elapsed() < ASK_AGAIN);
         if due && !asked {
             self.asked = Some(Instant::now());
@@ -316,6 +317,7 @@ impl Session {
         let request = request.map_err(|error| wrong(&error.to_string()))?;
         let Peer { node, role, .. } = self.peer;
         let authority = self.shared.authority.load_full();
+        let authority = authority.ok_or_else(|| of_desk(DeskError::Unavailable))?;
         let made = authority.certify(&request, (node, role), self.shared.clock.now());
         let made = made.map_err(|_| of_desk(DeskError::Unavailable))?;
         let rotated = self.shared.desk.rotate(node, made.fingerprint).await;

@@ -24,7 +24,7 @@ use tokio_rustls::rustls::{
 };
 use tonic::{Code, Status};
 
-use super::ca::{Authority, RENEWAL, Role, member_of};
+use super::ca::{RENEWAL, Role, member_of};
 use super::desk::{Desk, Standing};
 
 /// How long after its end a certificate still gets its successor.
@@ -76,16 +76,20 @@ pub(super) struct Members {
 }
 
 impl Members {
-    /// Those with a chain to the authority's root.
-    pub(super) fn new(authority: &Authority, desk: Arc<dyn Desk>) -> Result<Self, Error> {
+    /// Those of a cluster, with a chain to its root.
+    pub(super) fn new(
+        cluster: LedgerId,
+        root: &CertificateDer<'static>,
+        desk: Arc<dyn Desk>,
+    ) -> Result<Self, Error> {
         let mut roots = RootCertStore::empty();
-        roots.add(authority.root().clone())?;
+        roots.add(root.clone())?;
         let strict = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
         let strict = strict
             .build()
             .map_err(|error| Error::General(error.to_string()))?;
         Ok(Self {
-            cluster: authority.cluster(),
+            cluster,
             strict,
             desk,
         })

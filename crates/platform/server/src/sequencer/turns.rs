@@ -335,7 +335,8 @@ impl<M: Machine> Turns<M> {
             seq = self.end.position.seq,
             "the ledger was restored; its state is folded anew"
         );
-        let fold = fold::refold(&self.ledger, &*self.recall, self.archive.as_deref())?;
+        let mut fold = fold::refold(&self.ledger, &*self.recall, self.archive.as_deref())?;
+        self.open_epoch(&mut fold)?;
         self.tentative = None;
         self.unseen.clear();
         self.end = End::of(&fold);
@@ -345,6 +346,50 @@ impl<M: Machine> Turns<M> {
         *lock(&self.shared.halted) = None;
         self.shared.positions.send_replace(position);
         Ok(())
+    }
+
+    /// Opens a new epoch if this ledger has lost what we knew of it and nobody
+    /// has opened one since. Nodes and clients that have seen more then go by
+    /// what is here now.
+    fn open_epoch(&self, fold: &mut Fold<M>) -> Result<(), FoldError> {
+        let known = self.end;
+        let is_lost = self.is_lost(known)?;
+        while is_lost && fold.position.epoch <= known.position.epoch {
+            // Above every epoch that somebody may have heard of from us.
+            let epochs = fold.position.epoch..=known.position.epoch;
+            let batch = Batch::new(epochs.map(|_| fold::restored(&self.ledger)).collect());
+            let batch = batch.expecting_head(fold.position.seq, fold.hash);
+            match self.ledger.append_blocking(batch) {
+                // Somebody else appended something; perhaps the epoch.
+                Ok(_) | Err(AppendError::HeadMoved { .. }) => {}
+                Err(error) => {
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "no new epoch could be opened"
+                    );
+                    return Err(FoldError::Unopened);
+                }
+            }
+            // Put back once more meanwhile: from the start, at the next look.
+            if !fold.finish(&self.ledger)? {
+                return Err(FoldError::Unopened);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the ledger does not hold an event any more that it held; one
+    /// that was archived is not lost.
+    fn is_lost(&self, known: End) -> Result<bool, FoldError> {
+        let seq = known.position.seq;
+        if self.ledger.head()?.seq < seq {
+            return Ok(true);
+        }
+        if seq == 0 || self.ledger.first_hot()? > seq {
+            return Ok(false);
+        }
+        let there = self.ledger.read(seq, 1)?;
+        Ok(there.first().is_none_or(|event| event.hash != known.hash))
     }
 
     /// Shows readers what is committed, unless they are held back.

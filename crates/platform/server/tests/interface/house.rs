@@ -11,8 +11,10 @@ use fluffy_control::call::ResolvedImage;
 use fluffy_control::event::ResolvedDigest;
 use fluffy_ledger::LedgerOptions;
 use fluffy_server::backend::Control;
+use fluffy_server::dns::Dns;
 use fluffy_server::exec::Execs;
 use fluffy_server::hashes::Hashes;
+use fluffy_server::hostnames::Hostnames;
 use fluffy_server::http::{self, HttpService, Listener, RateLimits};
 use fluffy_server::loops::lease::Timing;
 use fluffy_server::material::{FindImage, Workshop};
@@ -28,12 +30,15 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
 use crate::crew::Crew;
+use crate::nameserver::NameServer;
 
 /// A whole server, as `fluffy up` runs it.
 pub(crate) struct House {
     pub(crate) server: Server,
     pub(crate) crew: Crew,
     pub(crate) folder: TempDir,
+    /// Where its server looks hostnames up.
+    pub(crate) names: NameServer,
     /// Where it answers by TLS.
     pub(crate) url: String,
     /// The certificate to trust there.
@@ -53,11 +58,17 @@ impl House {
         let platform = server.platform().clone();
         let (safe, error) = Safe::open(platform.aside().clone(), &folder.path().join("keys"));
         assert!(error.is_none(), "{error:?}");
-        let names = ["localhost".to_owned()];
-        let door = NodeDoor::open(&platform, &safe, &names).await.unwrap();
+        let localhost = ["localhost".to_owned()];
+        let door = NodeDoor::open(&platform, &safe, &localhost).await.unwrap();
         let execs = Execs::new(platform.clone(), safe.clone(), door.server().clone());
         let hashes = Hashes::new(platform.aside().clone());
-        let workshop = Workshop::new(hashes, safe, images());
+        let names = NameServer::start().await;
+        let hostnames = Hostnames {
+            dns: Dns::new(vec![names.address]),
+            suffix: Some("apps.example.org".to_owned()),
+        };
+        server.verify_routes(hostnames.clone());
+        let workshop = Workshop::new(hashes, safe, images()).with_hostnames(hostnames);
         let behind = (execs, door.server().logs());
         let owner = Some(rustix::process::geteuid().as_raw());
         let control = Control::new(platform.clone(), workshop, behind, owner);
@@ -68,6 +79,7 @@ impl House {
                 logins: 1_000_000,
                 execs: 1_000_000,
                 watches: 1_000,
+                ..RateLimits::default()
             },
             ..http::Options::default()
         };
@@ -84,6 +96,7 @@ impl House {
         }
         Self {
             crew: Crew { platform },
+            names,
             server,
             folder,
             url,

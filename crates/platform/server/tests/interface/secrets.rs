@@ -119,7 +119,7 @@ async fn values_are_nowhere() {
 }
 
 /// The files that hold some bytes.
-fn holding(folder: &Path, bytes: &[u8]) -> Vec<std::path::PathBuf> {
+pub(crate) fn holding(folder: &Path, bytes: &[u8]) -> Vec<std::path::PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

@@ -29,6 +29,10 @@ pub(crate) struct PlatformCommand {
 
 /// Every word at the top, with what it is about.
 const NOUNS: &[(&str, &str)] = &[
+    (
+        "launch",
+        "Bring what is here to run: manifest, app, env and first deploy",
+    ),
     ("deploy", "Make a release and roll it out, and watch it"),
     (
         "rollback",
@@ -52,7 +56,14 @@ const NOUNS: &[(&str, &str)] = &[
         "Look after releases: an image and a manifest, for good",
     ),
     ("deploys", "Look at deploys; pause, resume or cancel one"),
-    ("instances", "Look at instances; restart one"),
+    (
+        "instances",
+        "Look at instances; restart one, run a command in one",
+    ),
+    (
+        "exec",
+        "Run a command in an instance; short for `instances exec`",
+    ),
     ("logs", "Show what instances print"),
     (
         "routes",
@@ -105,6 +116,17 @@ const EXTRA: &[Extra] = &[
         describe,
     ),
     ("events tail", "Follow events as they happen", tail),
+    (
+        "exec",
+        "Run a command in an instance; short for `instances exec`",
+        exec,
+    ),
+    ("instances exec", "Run a command in an instance", exec),
+    (
+        "launch",
+        "Bring what is here to run: manifest, app, env and first deploy",
+        launch,
+    ),
     ("login", "Log in to a server", login),
     ("logout", "Log out, and end the token", |command| command),
     (
@@ -356,6 +378,10 @@ fn control(command: Command, spec: &Spec) -> Command {
         let help = "Show it again whenever it changes; with --json a line for each change";
         return command.arg(flag("watch", help).short('w'));
     }
+    if spec.cli == "logs" {
+        let help = "Go on with what is printed from now on, until Ctrl-C";
+        return command.arg(flag("follow", help).short('f'));
+    }
     if !spec.is_write() {
         return command;
     }
@@ -443,20 +469,40 @@ fn decide(command: Command) -> Command {
 
 fn deploy(command: Command) -> Command {
     let release = Arg::new("release").long("release").value_name("RELEASE");
+    let release = release.help("Deploy this release instead of making one");
+    roll_out(command).arg(release.conflicts_with_all(["image", "manifest"]))
+}
+
+fn launch(command: Command) -> Command {
+    let name = Arg::new("name").long("name").value_name("NAME");
+    let port = Arg::new("port").long("port").value_name("PORT");
+    let memory = Arg::new("memory").long("memory").value_name("SIZE");
+    roll_out(command)
+        .arg(name.help("The name of a new app; without it, that of this folder"))
+        .arg(
+            port.help("The port that a new app listens at; without it, none")
+                .value_parser(value_parser!(u16).range(1..)),
+        )
+        .arg(
+            memory
+                .help("How much memory a new app gets")
+                .value_parser(|text: &str| text.parse::<ByteSize>())
+                .default_value("256MiB"),
+        )
+        .after_help(
+            "What is missing is made: `fluffy.toml` from flags or answers, the app, the env \
+             (`dev`, if none is named). What is there stays as it is. For example:\n  \
+             fluffy launch --image ghcr.io/acme/web:1 --port 8080",
+        )
+}
+
+/// What a command takes that makes a release and rolls it out.
+fn roll_out(command: Command) -> Command {
     let image = Arg::new("image").long("image").value_name("IMAGE");
     let manifest = Arg::new("manifest").long("manifest").value_name("FILE");
     let mut command = command
-        .arg(
-            image
-                .help("The image; without it, the manifest's")
-                .conflicts_with("release"),
-        )
-        .arg(release.help("Deploy this release instead of making one"))
-        .arg(
-            manifest
-                .help("The manifest; without it, the nearest `fluffy.toml`")
-                .conflicts_with("release"),
-        );
+        .arg(image.help("The image; without it, the manifest's"))
+        .arg(manifest.help("The manifest; without it, the nearest `fluffy.toml`"));
     let spec = Operation::CreateDeploy.spec();
     for field in fields(spec)
         .iter()
@@ -503,6 +549,48 @@ fn login(command: Command) -> Command {
         .arg(flag("invite", help).conflicts_with("client-id"))
         .arg(client.help("Log in as this service principal; its secret is read"))
         .after_help("Without a flag an API token is read and kept. For example:\n  fluffy context set work --server https://fluffy.example.com:7443\n  fluffy login --invite")
+}
+
+fn exec(command: Command) -> Command {
+    let instance = Arg::new("path.instance").value_name("INSTANCE");
+    let instance = instance.required(true).help("Its id");
+    let line = Arg::new("command").value_name("COMMAND").required(true);
+    let variable = Arg::new("variable").long("variable");
+    let reason = Arg::new("reason").long("reason").value_name("TEXT");
+    let longest = Arg::new("max-time").long("max-time").value_name("TIME");
+    command
+        .arg(instance.add(live(Operation::CreateExec.spec().path, "instance")))
+        .arg(
+            flag(
+                "tty",
+                "Give it a terminal; without a flag, if there is one here",
+            )
+            .short('t'),
+        )
+        .arg(flag("no-tty", "Give it no terminal").conflicts_with("tty"))
+        .arg(flag("no-stdin", "Do not read standard input").short('n'))
+        .arg(
+            variable
+                .value_name("NAME=VALUE")
+                .action(ArgAction::Append)
+                .help("Another variable for it; its value is not recorded"),
+        )
+        .arg(
+            longest
+                .value_parser(|text: &str| text.parse::<Span>())
+                .help("How long it may last, from 1m to 24h; an hour without it"),
+        )
+        .arg(reason.help("Why, for the record"))
+        .arg(
+            line.num_args(1..)
+                .last(true)
+                .help("The command and its arguments"),
+        )
+        .after_help(
+            "Ends with the code of the command, with 128 and the number of the signal that ended \
+             it, with 125 if it never started, with 255 if nobody knows. For example:\n  \
+             fluffy exec INSTANCE -- sh\n  fluffy exec INSTANCE -- cat /etc/hosts > hosts",
+        )
 }
 
 fn import(command: Command) -> Command {

@@ -9,7 +9,9 @@ use std::io;
 use std::path::Path;
 
 use fluffy_api::Operation;
-use fluffy_api::client::{self, Answer, Ask, CallError, Client, Seen, Watch};
+use fluffy_api::client::{
+    self, Answer, Ask, CallError, Client, ExecReceiver, ExecSender, Seen, Watch,
+};
 use fluffy_config::Paths;
 use fluffy_report::{ExitCode, Report};
 use fluffy_secret::SecretString;
@@ -126,6 +128,16 @@ impl<'a> Asker<'a> {
             return self.client().await?.watch(ask, after).await;
         }
         opened
+    }
+
+    /// Opens an exec session that was granted.
+    pub(crate) async fn exec(
+        &mut self,
+        org: &str,
+        id: &str,
+        token: &SecretString,
+    ) -> Result<(ExecSender, ExecReceiver), CallError> {
+        self.client().await?.exec(org, id, token).await
     }
 
     /// Takes new tokens, and keeps them.

@@ -58,6 +58,9 @@ pub(crate) async fn run(
     if has(matches, "watch") {
         return watch::run(asker, operation, &call).await;
     }
+    if has(matches, "follow") {
+        return watch::logs(asker, operation, call).await;
+    }
     if !spec.is_write() {
         let answer = asker.call(operation, call).await?;
         if spec.cli == "status" && !session.json() {
@@ -79,7 +82,8 @@ pub(crate) async fn run(
         Waits::ByDefault => !has(matches, "no-wait"),
     };
     if !wanted || answer.value.get("approval_id").is_some() {
-        return receipt::show(asker, operation, &answer, &changed);
+        let shown = receipt::show(asker, operation, &answer, &changed)?;
+        return progress::failed(&answer.value).map_or(Ok(shown), |report| Err(report.into()));
     }
     receipt::show_brief(asker, operation, &answer)?;
     let span = matches.get_one::<Span>("timeout").copied();
@@ -283,14 +287,15 @@ pub(crate) async fn guard_env(asker: &mut Asker<'_>, spec: &'static Spec) -> Res
     if answer.value.get("protected") != Some(&Value::Bool(true)) {
         return Ok(());
     }
-    let env = asker.target.part("env")?.name.clone();
-    Err(
-        Report::new(ExitCode::Usage, format!("`{env}` is a protected env"))
-            .code("env_not_named")
-            .why("it comes from a context, and a protected env has to be named")
-            .fix(format!("add --env {env}, or set FLUFFY_ENV={env}"))
-            .into(),
-    )
+    Err(env_not_named(&asker.target.part("env")?.name).into())
+}
+
+/// A protected env that nobody named for this call.
+pub(crate) fn env_not_named(env: &str) -> Report {
+    Report::new(ExitCode::Usage, format!("`{env}` is a protected env"))
+        .code("env_not_named")
+        .why("nobody named it for this call, and a protected env has to be named")
+        .fix(format!("add --env {env}, or set FLUFFY_ENV={env}"))
 }
 
 /// Asks before something goes; its name is the answer.

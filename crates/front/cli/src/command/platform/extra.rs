@@ -12,7 +12,7 @@ use fluffy_report::{ExitCode, Report};
 use serde_json::{Value, json};
 
 use super::ask::{Asker, Call};
-use super::{call, manifest, progress, receipt, view, watch};
+use super::{call, launch, manifest, progress, receipt, view, watch};
 use crate::args::platform::{body_id, derived, fields, kind};
 use crate::command::{Outcome, person};
 use crate::failure::{self, Failure};
@@ -28,6 +28,7 @@ pub(crate) async fn run(asker: &mut Asker<'_>, words: &str, matches: &ArgMatches
         "deploy" => deploy(asker, matches).await,
         "describe" => describe(asker, matches).await,
         "events tail" => tail(asker, matches).await,
+        "launch" => launch::run(asker, matches).await,
         "login" => login(asker, matches).await,
         "logout" => logout(asker).await,
         "secrets import" => import(asker, matches).await,
@@ -71,10 +72,11 @@ async fn decide(asker: &mut Asker<'_>, matches: &ArgMatches, outcome: &str) -> O
 }
 
 /// A release of what is here, unless one is named; then its deploy.
-async fn deploy(asker: &mut Asker<'_>, matches: &ArgMatches) -> Outcome {
+pub(super) async fn deploy(asker: &mut Asker<'_>, matches: &ArgMatches) -> Outcome {
     let operation = Operation::CreateDeploy;
     call::guard_env(asker, operation.spec()).await?;
-    let release = match text(matches, "release") {
+    let named = matches.try_get_one::<String>("release").ok().flatten();
+    let release = match named {
         Some(release) => release.clone(),
         None => release(asker, matches).await?,
     };

@@ -1,25 +1,28 @@
 //! `fluffy manifest …`: validate, fmt, schema, diff.
 //!
 //! The rules are `fluffy-manifest`'s, which the server uses too; here is only
-//! how they are shown. Nothing here needs a server.
+//! how they are shown. Only the manifest of a release needs a server.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use fluffy_api::Operation;
 use fluffy_base::ByteSize;
 use fluffy_manifest::{LARGEST, Manifest, Problem, format, schema};
 use fluffy_report::{Cell, Column, Excerpt, ExitCode, Report, Table, Tone, sorted};
 use serde_json::{Value, json};
 
-use crate::args::ManifestCommand;
+use super::ask::{self, Asker, Call};
+use super::target::Flags;
+use crate::args::{DiffArgs, ManifestCommand};
 use crate::command::Outcome;
 use crate::failure::{self, Failure};
 use crate::session::Session;
 
 /// What a manifest is called.
-const NAME: &str = "fluffy.toml";
+pub(super) const NAME: &str = "fluffy.toml";
 
 /// How many problems are shown at once.
 const MOST_SHOWN: usize = 20;
@@ -30,7 +33,7 @@ pub(crate) fn run(session: &Session, command: ManifestCommand) -> Outcome {
         ManifestCommand::Validate { file } => validate(session, file),
         ManifestCommand::Fmt { file, check } => rewrite(session, file, check),
         ManifestCommand::Schema => print_schema(session),
-        ManifestCommand::Diff { old, new } => diff(session, &old, new),
+        ManifestCommand::Diff(args) => diff(session, args),
     }
 }
 
@@ -105,11 +108,45 @@ fn print_schema(session: &Session) -> Outcome {
     Ok(ExitCode::Success)
 }
 
-fn diff(session: &Session, old: &Path, new: Option<PathBuf>) -> Outcome {
-    let before = Source::read(old)?.fields()?;
-    let after = Source::read(&named_or_nearest(session, new)?)?.fields()?;
+fn diff(session: &Session, args: DiffArgs) -> Outcome {
+    let (before, after) = match &args.release {
+        Some(release) => (released(session, release, &args)?, args.old),
+        None => (
+            Source::read(&args.old.unwrap_or_default())?.fields()?,
+            args.new,
+        ),
+    };
+    let after = Source::read(&named_or_nearest(session, after)?)?.fields()?;
     show_changes(session, &changes(&before, &after))?;
     Ok(ExitCode::Success)
+}
+
+/// The manifest that a server made a release of.
+fn released(
+    session: &Session,
+    release: &str,
+    args: &DiffArgs,
+) -> Result<BTreeMap<String, Value>, Failure> {
+    let flags = Flags {
+        context: args.context.clone(),
+        server: args.server.clone(),
+        org: args.org.clone(),
+        app: args.app.clone(),
+        env: None,
+    };
+    let mut asker = Asker::new(session, &flags)?;
+    let named = ["org", "app"].map(|part| asker.target.part(part).map(|it| it.name.clone()));
+    let mut path = named.into_iter().collect::<Result<Vec<_>, Failure>>()?;
+    path.push(release.to_owned());
+    let call = Call {
+        path,
+        ..Call::default()
+    };
+    let answer = ask::block(asker.call(Operation::GetRelease, call))?;
+    let manifest = answer.value.get("manifest").cloned().unwrap_or_default();
+    let mut fields = BTreeMap::new();
+    flatten("", manifest, &mut fields);
+    Ok(fields)
 }
 
 /// A field that differs, with its value before and after.
@@ -189,7 +226,7 @@ fn named_or_nearest(session: &Session, file: Option<PathBuf>) -> Result<PathBuf,
 }
 
 /// The nearest manifest from a folder upwards.
-fn nearest(folder: &Path) -> Option<PathBuf> {
+pub(super) fn nearest(folder: &Path) -> Option<PathBuf> {
     let files = folder.ancestors().map(|folder| folder.join(NAME));
     let mut found = files.filter(|file| file.is_file());
     found.next()

@@ -134,9 +134,26 @@ fn end(asker: &Asker<'_>, work: &Work, value: &Value) -> Outcome {
     if state == "succeeded" {
         return Ok(ExitCode::Success);
     }
+    Err(ended_badly(id, value).into())
+}
+
+/// What a call began and what failed before the call was answered.
+pub(crate) fn failed(value: &Value) -> Option<Report> {
+    let failed = value.get("error").is_some_and(Value::is_object);
+    let failed = failed && text(value, "status") == "failed";
+    failed.then(|| ended_badly(view::name(value), value))
+}
+
+fn ended_badly(id: &str, value: &Value) -> Report {
+    let state = text(value, "status");
     let reason = ["failed_reason", "message"].map(|name| text(value, name));
     let error = value.pointer("/error/message").and_then(Value::as_str);
-    let mut report = Report::new(ExitCode::Failure, format!("`{id}` ended as {state}"));
+    // What is wrong with the ledger itself is no ordinary failure.
+    let exit = match value.pointer("/error/code").and_then(Value::as_str) {
+        Some("internal") => ExitCode::Internal,
+        _ => ExitCode::Failure,
+    };
+    let mut report = Report::new(exit, format!("`{id}` ended as {state}"));
     for why in reason
         .into_iter()
         .chain(error)
@@ -144,13 +161,12 @@ fn end(asker: &Asker<'_>, work: &Work, value: &Value) -> Outcome {
     {
         report = report.why(why.to_owned());
     }
-    Err(match state {
+    match state {
         "paused" => report
             .fix(format!("go on with `fluffy deploys resume {id}`"))
             .fix(format!("or go back with `fluffy deploys cancel {id}`")),
         _ => report.fix("`fluffy status` shows how it is now, `fluffy events list` what happened"),
     }
-    .into())
 }
 
 fn is_final(value: &Value) -> bool {

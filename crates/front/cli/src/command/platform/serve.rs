@@ -13,9 +13,11 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use fluffy_config::env;
-use fluffy_ledger::LedgerOptions;
+use fluffy_ledger::{LedgerOptions, PostgresAddress, Signing};
 use fluffy_report::{ExitCode, Report};
-use fluffy_server::doors::{Doors, Open};
+use fluffy_server::dns::Dns;
+use fluffy_server::doors::{Doors, Open, OpenDoorsError};
+use fluffy_server::hostnames::Hostnames;
 use fluffy_server::loops::lease::Timing;
 use fluffy_server::platform::{Founder, Storage};
 use fluffy_server::server::{Options, Server};
@@ -23,7 +25,7 @@ use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::target;
-use crate::args::{ServerArgs, UpArgs};
+use crate::args::{NetworkArgs, ServerArgs, UpArgs};
 use crate::command::Outcome;
 use crate::failure::{self, Failure};
 use crate::session::Session;
@@ -34,6 +36,8 @@ const LISTEN: &str = "[::1]:7443";
 /// What is to run.
 struct Plan {
     storage: Storage,
+    /// Whether the database was put back to an earlier point.
+    restored: bool,
     founder: Founder,
     /// Where we leave what people need to trust us.
     folder: PathBuf,
@@ -51,6 +55,7 @@ pub(crate) fn up(session: &Session, args: &UpArgs) -> Outcome {
     alone(&socket)?;
     let plan = Plan {
         storage: Storage::Directory(folder.clone()),
+        restored: false,
         founder: Founder::Local,
         doors: Doors {
             keys: folder.join("keys"),
@@ -58,6 +63,9 @@ pub(crate) fn up(session: &Session, args: &UpArgs) -> Outcome {
             nodes: args.listen_nodes,
             socket: Some(socket),
             names: names(&[]),
+            certificate: Some(folder.join("certificate")),
+            hostnames: hostnames(&args.network),
+            ipv4_pool: ipv4_pool(&args.network),
             insecure_registries: args.insecure_registries.iter().cloned().collect(),
             ..Doors::default()
         },
@@ -78,15 +86,12 @@ pub(crate) fn server(session: &Session, args: &ServerArgs) -> Outcome {
     };
     private(&folder)?;
     let storage = match database {
-        // The address may hold a password: it is not shown.
-        Some(url) => Storage::Database(Box::new(url.parse().map_err(|_| {
-            Report::new(ExitCode::Usage, "the address of the database is none")
-                .fix("write postgres://USER:PASSWORD@HOST/DATABASE in FLUFFY_DATABASE")
-        })?)),
+        Some(url) => Storage::Database(Box::new(address(&url)?)),
         None => Storage::Directory(folder.clone()),
     };
     let plan = Plan {
         storage,
+        restored: args.restored,
         founder: Founder::Invited,
         doors: Doors {
             keys: args.keys.clone().unwrap_or_else(|| folder.join("keys")),
@@ -94,12 +99,24 @@ pub(crate) fn server(session: &Session, args: &ServerArgs) -> Outcome {
             nodes: Some(args.listen_nodes),
             operators: args.listen_operators,
             names: names(&args.names),
+            advertise: args.advertise.clone(),
+            certificate: Some(folder.join("certificate")),
+            hostnames: hostnames(&args.network),
+            ipv4_pool: ipv4_pool(&args.network),
             insecure_registries: args.insecure_registries.iter().cloned().collect(),
             ..Doors::default()
         },
         folder,
     };
     work(run(session, plan))
+}
+
+/// The address of a database; it may hold a password, so it is not shown.
+pub(super) fn address(url: &str) -> Result<PostgresAddress, Report> {
+    url.parse().map_err(|_| {
+        Report::new(ExitCode::Usage, "the address of the database is none")
+            .fix("write postgres://USER:PASSWORD@HOST/DATABASE in FLUFFY_DATABASE")
+    })
 }
 
 /// Runs with every core of the machine.
@@ -111,10 +128,25 @@ fn work(server: impl Future<Output = Outcome>) -> Outcome {
     runtime.block_on(server)
 }
 
+/// Has what goes wrong in the background written where operators look.
+fn log() {
+    let log = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::WARN)
+        .with_writer(io::stderr)
+        .with_ansi(false);
+    // Whoever was first keeps it.
+    let _ = log.try_init();
+}
+
 async fn run(session: &Session, plan: Plan) -> Outcome {
+    log();
     let options = Options {
         storage: plan.storage,
-        ledger: LedgerOptions::default(),
+        ledger: LedgerOptions {
+            // Apart from the ledger: who can rewrite one can't sign the other.
+            signing: Some(Signing::in_directory(&plan.folder.join("notary"))),
+            ..LedgerOptions::default()
+        },
         founder: plan.founder,
         timing: Timing::default(),
     };
@@ -122,11 +154,15 @@ async fn run(session: &Session, plan: Plan) -> Outcome {
         let fix = "check that the folder or database is there, yours, and not in use";
         Failure::of(ExitCode::Transient, &error, fix)
     })?;
+    if plan.restored {
+        server.platform().restored().await.map_err(|error| {
+            let fix = "check that the database can be written";
+            Failure::of(ExitCode::Transient, &error, fix)
+        })?;
+    }
     let socket = plan.doors.socket.clone();
-    let opened = server.open(plan.doors).await.map_err(|error| {
-        let fix = "end what listens there, or choose another address with --listen";
-        Failure::of(ExitCode::Conflict, &error, fix)
-    });
+    let opened = server.open(plan.doors).await;
+    let opened = opened.map_err(|error| closed(&error));
     let told = match opened {
         Ok(open) => tell(session, &plan.folder, socket.as_deref(), &open, &mut server),
         Err(failure) => Err(failure),
@@ -216,6 +252,46 @@ fn public(session: &Session, listen: Option<&str>) -> Result<Option<SocketAddr>,
     Ok(Some(address))
 }
 
+/// Why the doors stay closed.
+fn closed(error: &OpenDoorsError) -> Failure {
+    let (code, fix) = match error {
+        OpenDoorsError::Listen { .. } => (
+            ExitCode::Conflict,
+            "end what listens there, or choose another address with --listen",
+        ),
+        OpenDoorsError::Ipv4Pool { .. } => (
+            ExitCode::Usage,
+            "write ranges such as `--ipv4-pool 203.0.113.0/28`",
+        ),
+        OpenDoorsError::Certificate { .. } | OpenDoorsError::Nodes(_) => (
+            ExitCode::Conflict,
+            "put the key files back, or say with --keys where they are",
+        ),
+        OpenDoorsError::Submit(_) | OpenDoorsError::Tls(_) => (
+            ExitCode::Transient,
+            "check that the folder or database is there, yours, and not in use",
+        ),
+    };
+    Failure::of(code, error, fix)
+}
+
+/// How hostnames of routes are proven.
+fn hostnames(args: &NetworkArgs) -> Hostnames {
+    Hostnames {
+        dns: Dns::new(args.dns.clone()),
+        suffix: args.suffix.clone(),
+    }
+}
+
+/// The public addresses, if they are to be others than before.
+fn ipv4_pool(args: &NetworkArgs) -> Option<Vec<String>> {
+    match args.ipv4_pool.as_slice() {
+        [] => None,
+        [only] if only == "none" => Some(Vec::new()),
+        ranges => Some(ranges.to_vec()),
+    }
+}
+
 /// The names that the server's certificate is for.
 fn names(given: &[String]) -> Vec<String> {
     let here = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
@@ -233,7 +309,7 @@ fn pem(der: &[u8]) -> String {
 }
 
 /// Makes sure that no other process serves this data.
-fn alone(socket: &Path) -> Result<(), Failure> {
+pub(super) fn alone(socket: &Path) -> Result<(), Failure> {
     if UnixStream::connect(socket).is_err() {
         return Ok(());
     }

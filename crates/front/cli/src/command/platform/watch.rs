@@ -173,6 +173,58 @@ pub(crate) async fn tail(
     Ok(ExitCode::Success)
 }
 
+/// Follows what instances print, from what they printed on.
+pub(crate) async fn logs(asker: &mut Asker<'_>, operation: Operation, mut call: Call) -> Outcome {
+    let mut broken = 0;
+    // The lines of the last moment, which come again after a break.
+    let mut last: Vec<Value> = Vec::new();
+    loop {
+        let ended = match asker.watch(operation, &call, None).await {
+            Err(error) => Some(error),
+            Ok(mut stream) => loop {
+                let change = match stream.next().await {
+                    Ok(Some(change)) => change,
+                    Ok(None) => break None,
+                    Err(error) => break Some(error),
+                };
+                broken = 0;
+                let line = change.value;
+                if line.get("line").is_none() || last.contains(&line) {
+                    continue;
+                }
+                log_line(asker, &line)?;
+                if last
+                    .first()
+                    .is_some_and(|it| it.get("at") != line.get("at"))
+                {
+                    last.clear();
+                }
+                last.push(line);
+            },
+        };
+        broken += 1;
+        if let Some(error) = ended.filter(|error| broken > PATIENCE || !may_pass(error)) {
+            return Err(refusal::failed(&error, operation.spec().cli).into());
+        }
+        if let Some(at) = last.first().and_then(|line| line.get("at")?.as_str()) {
+            call.query
+                .retain(|(name, _)| name != "since" && name != "tail");
+            call.query.push(("since".to_owned(), at.to_owned()));
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+fn log_line(asker: &Asker<'_>, line: &Value) -> Result<(), Failure> {
+    let printer = &asker.session.printer;
+    if asker.session.json() {
+        return Ok(printer.json(&view::document("LogLine", line))?);
+    }
+    let text = |name: &str| line.get(name).and_then(Value::as_str).unwrap_or_default();
+    let (at, process, printed) = (text("at"), text("process"), text("line"));
+    Ok(printer.data(&format!("{at}  {process}  {printed}"))?)
+}
+
 fn event(asker: &Asker<'_>, event: &Value) -> Result<(), Failure> {
     let printer = &asker.session.printer;
     if asker.session.json() {

@@ -9,11 +9,11 @@ use serde_json::Value;
 use crate::site::Site;
 
 /// A server that ends with the test.
-struct Running(Child);
+pub(super) struct Running(Child);
 
 impl Running {
     /// Starts it and reads what it says, up to the line that begins so.
-    fn start(mut command: Command, last: &str) -> (Self, String) {
+    pub(super) fn start(mut command: Command, last: &str) -> (Self, String) {
         command.stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn().unwrap();
         let mut said = String::new();
@@ -29,7 +29,7 @@ impl Running {
     }
 
     /// Ends it as systemd does; it must end well.
-    fn end(mut self) {
+    pub(super) fn end(mut self) {
         let pid = Pid::from_child(&self.0);
         kill_process(pid, Signal::TERM).unwrap();
         assert!(self.0.wait().unwrap().success());
@@ -44,7 +44,7 @@ impl Drop for Running {
     }
 }
 
-fn up(site: &Site) -> Running {
+pub(super) fn up(site: &Site) -> Running {
     let mut command = site.context.command();
     command.args(["up", "--listen", "none"]);
     Running::start(command, "listening on unix:").0

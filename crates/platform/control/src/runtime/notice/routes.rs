@@ -7,7 +7,7 @@ use fluffy_planner::lifecycle::{Cause, InstanceStatus, RouteState};
 
 use super::Said;
 use crate::call::{Call, Fact};
-use crate::event::{RouteDeleted, RouteStatusChanged};
+use crate::event::{RouteDeleted, RouteStatusChanged, RouteVerified};
 use crate::runtime::{Runtime, record, spec};
 use crate::state::{Owner, State};
 
@@ -50,6 +50,21 @@ pub(super) fn settle(state: &State, call: &Call<'_>, applied: Option<u64>) -> Sa
         }
     }
     Said::facts(facts)
+}
+
+/// The hostname of a route was found to be its org's.
+pub(super) fn proven(state: &State, id: RouteId, method: &str) -> Said {
+    let route = state.runtime.routes.get(&id);
+    let waiting = route.filter(|it| !it.verified && it.state != RouteState::Deleting);
+    let Some(route) = waiting else {
+        return Said::default();
+    };
+    let verified = RouteVerified {
+        method: method.to_owned(),
+    };
+    Said::facts(vec![
+        Fact::new(id, verified.into()).of(&owner(route).scope()),
+    ])
 }
 
 /// A backend took or refused the PROXY header.

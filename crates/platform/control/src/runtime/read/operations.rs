@@ -2,7 +2,9 @@
 
 use fluffy_api::types::{Blocker, LongOperation, OperationError, Progress};
 use fluffy_base::Timestamp;
-use fluffy_base::id::{DeployId, DrainId, EnvId, OrgId, RestoreId, VolumeId, VolumeSnapshotId};
+use fluffy_base::id::{
+    DeployId, DrainId, EnvId, OrgId, RequestId, RestoreId, VolumeId, VolumeSnapshotId,
+};
 use fluffy_planner::lifecycle::{DeployState, JobState};
 use serde_json::Value;
 
@@ -204,6 +206,10 @@ impl Asked<'_> {
 
     pub(super) fn platform_operation(&self) -> Result<Value, Refusal> {
         let id = self.place.leaf.as_deref().unwrap_or_default();
+        // What the server does by itself, the server knows.
+        if id.parse::<RequestId>().is_ok() {
+            return Ok(Value::Null);
+        }
         let drain = id.parse().ok().and_then(|id| self.view.drain(id));
         found(drain)
     }

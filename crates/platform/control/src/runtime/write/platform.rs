@@ -66,17 +66,20 @@ pub(super) fn rehome(desk: &Desk<'_>) -> Decided {
         return Err(Refusal::new("invalid_transition", why, fix));
     }
     let checked = match &desk.request.material {
-        Material::Proof(checked) => checked.as_str(),
-        _ => "missing",
+        Material::Proof(checked) => Some(checked.as_str()),
+        _ => None,
     };
-    if checked != "clean" {
-        let why = format!("the file system check said `{checked}`");
-        return Err(Refusal::new(
-            "fsck_failed",
-            why,
-            "restore the last backup instead",
-        ));
-    }
+    let Some(checked) = checked.filter(|it| *it == "clean") else {
+        let why = match checked {
+            Some(checked) => format!("the file system check said `{checked}`"),
+            None => format!(
+                "node `{}` has not said that it has the volume's disk and found it whole",
+                body.node_id
+            ),
+        };
+        let fix = "restore the last backup instead: `fluffy snapshots restore`";
+        return Err(Refusal::new("fsck_failed", why, fix));
+    };
     let scope = Owner {
         org: Some(volume.org),
         ..Owner::default()

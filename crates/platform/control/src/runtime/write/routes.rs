@@ -3,7 +3,7 @@
 //! A hostname belongs to one env of the whole platform; a port that is not told
 //! apart by names belongs to one route.
 
-use fluffy_api::types::{CreateRoute, ProtocolHint, ProxyProtocol, UpdateRoute};
+use fluffy_api::types::{Challenge, CreateRoute, ProtocolHint, ProxyProtocol, UpdateRoute};
 use fluffy_base::id::{EnvId, Ipv4Id, RouteId};
 use fluffy_planner::lifecycle::{Cause, RouteState};
 
@@ -15,6 +15,7 @@ use crate::event::{
 };
 use crate::refusal::Refusal;
 use crate::runtime::quota::{Dimension, within};
+use crate::runtime::read::challenge_of;
 use crate::runtime::{Runtime, record};
 
 /// Ports that are never opened: telnet, mail, and the old Windows shares.
@@ -69,10 +70,13 @@ pub(super) fn create(desk: &Desk<'_>) -> Decided {
         backend_expects_proxy_protocol: Some(body.backend_expects_proxy_protocol),
         ipv4_required: body.ipv4_required,
     };
-    Ok((
-        vec![Fact::new(id, created.into())],
-        Subject::of("route", id),
-    ))
+    let mut facts = vec![Fact::new(id, created.into())];
+    // A name below the installation's own suffix needs no other proof.
+    if let Material::Proof(method) = &desk.request.material {
+        let method = method.clone();
+        facts.push(Fact::new(id, RouteVerified { method }.into()));
+    }
+    Ok((facts, Subject::of("route", id)))
 }
 
 fn check_hostname(hostname: &str) -> Result<(), Refusal> {
@@ -244,16 +248,24 @@ pub(super) fn delete(desk: &Desk<'_>) -> Decided {
 /// Takes note of what was found in the DNS.
 pub(super) fn verify(desk: &Desk<'_>) -> Decided {
     let (id, route) = route(desk)?;
-    let mut facts = Vec::new();
-    if let Material::Proof(method) = &desk.request.material
-        && !route.verified
-    {
-        let verified = RouteVerified {
-            method: method.clone(),
-        };
-        facts.push(Fact::new(id, verified.into()));
+    let subject = Subject::of("route", id);
+    let Some(hostname) = route.hostname.as_ref().filter(|_| !route.verified) else {
+        return Ok((Vec::new(), subject));
+    };
+    if route.state == RouteState::Deleting {
+        let why = "the route is being deleted";
+        return Err(Refusal::new("invalid_transition", why, "make a new one"));
     }
-    Ok((facts, Subject::of("route", id)))
+    let Material::Proof(method) = &desk.request.material else {
+        let Challenge { record, value } = challenge_of(id, hostname);
+        let why = format!("there is no TXT record `{record}` with the text `{value}`");
+        let fix = "make the record at whoever runs the DNS of the name; it is looked for \
+                   again by itself, and by `fluffy routes verify`";
+        return Err(Refusal::new("hostname_not_proven", why, fix));
+    };
+    let method = method.clone();
+    let verified = Fact::new(id, RouteVerified { method }.into());
+    Ok((vec![verified], subject))
 }
 
 pub(super) fn enable_ipv4(desk: &Desk<'_>) -> Decided {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use fluffy_api::Operation;
 use fluffy_api::node::v1;
+use fluffy_api::operation::Bucket;
 use fluffy_base::{Clock, Digest, ManualClock, Timestamp};
 use fluffy_control::{Caller, CallerKind, Outcome, Refusal, Subject};
 use fluffy_ledger::{Actor, ActorKind};
@@ -14,7 +15,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::super::backend::{
-    Asked, Backend, Health, Identity, OpenExec, OpenedExec, Stored, Wrote,
+    Asked, Backend, Health, Identity, OpenExec, OpenedExec, Opening, Stored, Wrote,
 };
 use crate::aside::Draw;
 use crate::fold::Position;
@@ -50,6 +51,7 @@ pub(super) struct Session {
 struct State {
     head: u64,
     tokens: BTreeMap<Digest, String>,
+    own_limit: Option<u64>,
     apps: BTreeMap<String, Value>,
     events: Vec<Value>,
     used: BTreeMap<String, (Digest, u64)>,
@@ -82,6 +84,11 @@ impl Double {
 
     pub(super) fn know(&self, hash: Digest, name: &str) {
         self.state().tokens.insert(hash, name.into());
+    }
+
+    /// Gives all tokens a limit of their own, or none.
+    pub(super) fn limit_tokens(&self, limit: Option<u64>) {
+        self.state().own_limit = limit;
     }
 
     pub(super) fn forget(&self, name: &str) {
@@ -274,7 +281,7 @@ impl Backend for Double {
 
     async fn identify(&self, identity: Identity<'_>) -> Result<Caller, Refusal> {
         let known = match identity {
-            Identity::Token(hash) => self.state().tokens.get(&hash).cloned(),
+            Identity::Token { hash, .. } => self.state().tokens.get(&hash).cloned(),
             Identity::Socket(_) => Some("local".into()),
             Identity::Nothing { .. } => None,
         };
@@ -294,6 +301,11 @@ impl Backend for Double {
 
     fn payer(&self, caller: &Caller, org: Option<&str>) -> String {
         org.unwrap_or(&caller.actor.id).to_owned()
+    }
+
+    fn own_limit(&self, caller: &Caller, _: Bucket) -> Option<(String, u64)> {
+        let limit = self.state().own_limit?;
+        Some((format!("token of {}", caller.actor.id), limit))
     }
 
     async fn write(&self, asked: Asked) -> Result<Wrote, Refusal> {
@@ -377,22 +389,26 @@ impl Backend for Double {
         Ok(())
     }
 
-    async fn open_exec(&self, ask: OpenExec) -> Result<OpenedExec, Refusal> {
+    async fn open_exec(&self, ask: OpenExec) -> Result<Opening, Refusal> {
         let mut exec = self.0.exec.lock().unwrap();
         let opened = exec.take_if(|(token, _)| ask.token == Some(*token));
-        opened.map(|(_, opened)| opened).ok_or_else(|| {
-            Refusal::new(
-                "exec_token_invalid",
-                "it opens nothing",
-                "ask for a session",
-            )
-        })
+        opened
+            .map(|(_, opened)| Opening::Here(opened))
+            .ok_or_else(|| {
+                Refusal::new(
+                    "exec_token_invalid",
+                    "it opens nothing",
+                    "ask for a session",
+                )
+            })
     }
 
     async fn draw(&self, bucket: &str, draw: Draw) -> Option<u64> {
         if self.0.is_out_of_reach.load(Ordering::SeqCst) {
             return None;
         }
+        // Others get ahead while a store answers.
+        tokio::task::yield_now().await;
         let seconds = u64::try_from(self.now().as_micros() / 1_000_000).unwrap();
         let window = seconds / draw.window.as_secs();
         let mut state = self.state();

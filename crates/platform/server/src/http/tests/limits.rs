@@ -40,6 +40,32 @@ async fn writes_of_an_org_end_at_its_limit_and_come_back() {
 }
 
 #[tokio::test]
+async fn a_token_has_no_more_than_its_own_limit_or_the_orgs() {
+    let stand = Stand::with(tight());
+    stand.double.limit_tokens(Some(2));
+    for (index, left) in ["1", "0"].into_iter().enumerate() {
+        let got = stand.create(&format!("a{index}"), &[]).await;
+        assert_eq!(got.status, 201);
+        assert_eq!(got.header("x-ratelimit-limit"), Some("2"));
+        assert_eq!(got.header("x-ratelimit-remaining"), Some(left));
+    }
+    for _ in 0..5 {
+        assert_eq!(stand.create("more", &[]).await.status, 429);
+    }
+    // What it was refused cost the org nothing: another token has the rest.
+    stand.double.limit_tokens(None);
+    assert_eq!(stand.create("more", &[]).await.status, 201);
+    assert_eq!(stand.create("most", &[]).await.status, 429);
+    // A limit above the org's raises nothing.
+    stand.double.pass(Duration::from_secs(30));
+    stand.double.limit_tokens(Some(1_000));
+    for index in 0..3 {
+        assert_eq!(stand.create(&format!("b{index}"), &[]).await.status, 201);
+    }
+    assert_eq!(stand.create("last", &[]).await.status, 429);
+}
+
+#[tokio::test]
 async fn replicas_together_allow_no_more_than_the_limit() {
     let one = Stand::with(tight());
     let two = Stand::on(one.double.clone(), tight());
@@ -50,6 +76,20 @@ async fn replicas_together_allow_no_more_than_the_limit() {
         allowed += u32::from(got.status == 200);
     }
     assert_eq!(allowed, 40);
+}
+
+#[tokio::test]
+async fn a_crowd_at_one_replica_leaves_the_rest_to_others() {
+    let one = Stand::with(tight());
+    let two = Stand::on(one.double.clone(), tight());
+    let crowd = (0..20).map(|_| one.get("/v1/orgs/acme/apps"));
+    let crowd = futures_util::future::join_all(crowd).await;
+    assert!(crowd.iter().all(|got| got.status == 200));
+    let mut allowed = 0;
+    for _ in 0..20 {
+        allowed += u32::from(two.get("/v1/orgs/acme/apps").await.status == 200);
+    }
+    assert_eq!(allowed, 20);
 }
 
 #[tokio::test]

@@ -9,12 +9,12 @@ use fluffy_contract::isolation::TerminalSize;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
 /// Whether a person sits at both ends.
-pub(super) fn is_interactive() -> bool {
+pub(crate) fn is_interactive() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
 /// The size of the window.
-pub(super) fn size() -> TerminalSize {
+pub(crate) fn size() -> TerminalSize {
     match tcgetwinsize(io::stdout()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => TerminalSize {
             columns: size.ws_col,
@@ -30,13 +30,13 @@ pub(super) fn size() -> TerminalSize {
 
 /// The terminal without its own handling of lines and keys.
 #[derive(Debug)]
-pub(super) struct RawTerminal {
+pub(crate) struct RawTerminal {
     before: Termios,
 }
 
 impl RawTerminal {
     /// Makes it raw until this is dropped.
-    pub(super) fn enter() -> io::Result<Self> {
+    pub(crate) fn enter() -> io::Result<Self> {
         let before = tcgetattr(io::stdin())?;
         let mut raw = before.clone();
         raw.make_raw();

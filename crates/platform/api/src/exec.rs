@@ -1,0 +1,89 @@
+//! What is said over the WebSocket of an exec session.
+//!
+//! Binary messages; the first byte says what one carries. Both ends use these
+//! names: `client` opens sessions, the server's gateway carries them.
+
+use serde::{Deserialize, Serialize};
+
+/// The most bytes of input or output in one message.
+pub const MAX_FRAME: usize = 64 << 10;
+
+/// The protocol that both sides must name.
+pub const PROTOCOL: &str = "fluffy.exec.v1";
+
+/// The first byte of a message: what it carries.
+pub mod kind {
+    /// From the client: bytes for the command's input.
+    pub const STDIN: u8 = 0x01;
+    /// From the command: its output.
+    pub const STDOUT: u8 = 0x02;
+    /// From the command: its errors.
+    pub const STDERR: u8 = 0x03;
+    /// From the client: JSON, see [`super::Control`].
+    pub const CONTROL: u8 = 0x10;
+    /// From the command: JSON, see [`super::Exit`]; the last message.
+    pub const EXIT: u8 = 0x11;
+}
+
+/// What a client asks for beside sending input.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Control {
+    /// The terminal has another size.
+    Resize {
+        /// Its width.
+        cols: u16,
+        /// Its height.
+        rows: u16,
+    },
+    /// A signal for the command.
+    Signal {
+        /// Which.
+        signal: Signal,
+    },
+    /// There is no more input.
+    Close,
+}
+
+/// The signals that a client may send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Signal {
+    /// As Ctrl-C does.
+    Int,
+    /// Please end.
+    Term,
+    /// End.
+    Kill,
+    /// The terminal is gone.
+    Hup,
+}
+
+impl Signal {
+    /// Its name, without `SIG`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Int => "INT",
+            Self::Term => "TERM",
+            Self::Kill => "KILL",
+            Self::Hup => "HUP",
+        }
+    }
+}
+
+/// How a command ended, as the client hears it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    /// The code that it ended with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// The signal that ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<String>,
+    /// Why it never started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_started: Option<String>,
+    /// `exited`, `killed`, `timeout`, `operator_revoked`, `instance_gone`.
+    pub reason: String,
+}

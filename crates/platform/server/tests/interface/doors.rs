@@ -1,0 +1,235 @@
+//! What a server is told at its start: addresses to give away, and its keys.
+
+use std::path::Path;
+use std::time::Duration;
+
+use fluffy_api::Operation;
+use fluffy_api::client::{Ask, CallError, Client, Target};
+use fluffy_ledger::LedgerOptions;
+use fluffy_server::doors::{Doors, Open, OpenDoorsError};
+use fluffy_server::loops::lease::Timing;
+use fluffy_server::platform::{Founder, Storage};
+use fluffy_server::server::{Options, Server};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::house::PATIENCE;
+
+const ENV: [&str; 3] = ["local", "shop", "dev"];
+
+async fn start(folder: &Path) -> Server {
+    let options = Options {
+        storage: Storage::Directory(folder.to_owned()),
+        ledger: LedgerOptions::default(),
+        founder: Founder::Local,
+        timing: Timing::default(),
+    };
+    Server::start(options).await.unwrap()
+}
+
+fn doors(folder: &Path) -> Doors {
+    Doors {
+        keys: folder.join("keys"),
+        certificate: Some(folder.join("certificate")),
+        socket: Some(folder.join("api.sock")),
+        api: Some("127.0.0.1:0".parse().unwrap()),
+        nodes: Some("127.0.0.1:0".parse().unwrap()),
+        names: vec!["localhost".to_owned()],
+        ..Doors::default()
+    }
+}
+
+async fn owner(folder: &Path) -> Client {
+    let target = Target::Socket(folder.join("api.sock"));
+    Client::connect(target).await.unwrap()
+}
+
+async fn env(owner: &Client) {
+    for (operation, path, name) in [
+        (Operation::CreateApp, &ENV[..1], "shop"),
+        (Operation::CreateEnv, &ENV[..2], "dev"),
+    ] {
+        let body = json!({"name": name});
+        let _: Value = owner.send(operation, path, &body).await.unwrap();
+    }
+}
+
+fn code<T: std::fmt::Debug>(result: Result<T, CallError>) -> String {
+    match result {
+        Err(CallError::Refused(problem)) => problem.code,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn public_addresses_are_those_that_the_server_was_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = |ranges: &[&str]| Doors {
+        ipv4_pool: Some(ranges.iter().map(|it| (*it).to_owned()).collect()),
+        ..doors(folder.path())
+    };
+    let enable = async |owner: &Client| -> Result<Value, CallError> {
+        let answer = owner.call(Ask::new(Operation::EnableIpv4, &ENV)).await;
+        answer.map(|answer| answer.value)
+    };
+
+    let mut server = start(folder.path()).await;
+    server.open(doors(folder.path())).await.unwrap();
+    let client = owner(folder.path()).await;
+    env(&client).await;
+    assert_eq!(code(enable(&client).await), "ipv4_pool_exhausted");
+    drop(client);
+    server.stop().await;
+
+    let mut server = start(folder.path()).await;
+    let wrong = server.open(pool(&["203.0.113.0/99"])).await.unwrap_err();
+    assert!(
+        matches!(wrong, OpenDoorsError::Ipv4Pool { .. }),
+        "{wrong:?}"
+    );
+    server.open(pool(&["203.0.113.8"])).await.unwrap();
+    let client = owner(folder.path()).await;
+    let given = enable(&client).await.unwrap();
+    assert_eq!(given["address"], "203.0.113.8", "{given}");
+    drop(client);
+    server.stop().await;
+
+    // Said again, or not at all, it changes nothing.
+    for doors in [pool(&["203.0.113.8"]), doors(folder.path())] {
+        let mut server = start(folder.path()).await;
+        server.open(doors).await.unwrap();
+        let public = server
+            .platform()
+            .sequencer()
+            .read(|state| state.runtime.ipam.public.len());
+        let events = server.platform().ledger().read(1, 10_000).unwrap();
+        let set = |kind: &str| events.iter().filter(|it| it.event_type == kind).count();
+        assert_eq!((public, set("cluster.ipv4_pool_set")), (1, 1));
+        server.stop().await;
+    }
+}
+
+/// Without its keys a server serves everything but secrets, by the certificate
+/// that it had; with them, all again, and without a new start.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_its_keys_a_server_starts_sealed() {
+    let folder = tempfile::tempdir().unwrap();
+    let secrets = json!({"values": {"KEY": "value"}});
+    let replace = async |owner: &Client| -> Result<Value, CallError> {
+        owner.send(Operation::ReplaceSecrets, &ENV, &secrets).await
+    };
+    let mut server = start(folder.path()).await;
+    let first = server.open(doors(folder.path())).await.unwrap();
+    assert!(first.sealed.is_none());
+    let client = owner(folder.path()).await;
+    env(&client).await;
+    replace(&client).await.unwrap();
+    drop(client);
+    server.stop().await;
+
+    let (keys, away) = (folder.path().join("keys"), folder.path().join("away"));
+    std::fs::rename(&keys, &away).unwrap();
+    let mut server = start(folder.path()).await;
+    let open = server.open(doors(folder.path())).await.unwrap();
+    assert!(open.sealed.is_some());
+    assert_eq!((&open.root, open.pin), (&first.root, first.pin));
+    // No other key is made in the place of the one that is missing.
+    assert!(!keys.exists() || std::fs::read_dir(&keys).unwrap().next().is_none());
+    let client = owner(folder.path()).await;
+    assert_eq!(code(replace(&client).await), "secrets_key_unavailable");
+    let token = api_token(&client).await;
+    let remote = by_tls(&open, &token).await;
+    let shown: Value = remote.get(Operation::GetSecrets, &ENV).await.unwrap();
+    assert_eq!(shown["keys"], json!(["KEY"]), "{shown}");
+    assert_eq!(available(&client).await, [false]);
+    let member = json!({"email": "a@example.org", "role": "viewer"});
+    let added: Result<Value, _> = client.send(Operation::AddMember, &["local"], &member).await;
+    assert_eq!(code(added), "secrets_key_unavailable");
+    let scaled = json!({"name": "another"});
+    let made: Value = client
+        .send(Operation::CreateApp, &["local"], &scaled)
+        .await
+        .unwrap();
+    assert_eq!(made["name"], "another");
+
+    std::fs::create_dir_all(&keys).unwrap();
+    for entry in std::fs::read_dir(&away).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::rename(entry.path(), keys.join(entry.file_name())).unwrap();
+    }
+    let limit = Instant::now() + PATIENCE;
+    while available(&client).await != [true] {
+        assert!(Instant::now() < limit);
+        sleep(Duration::from_millis(100)).await;
+    }
+    replace(&client).await.unwrap();
+    drop((client, remote));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_keys_are_not_taken_for_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = start(folder.path()).await;
+    server.open(doors(folder.path())).await.unwrap();
+    server.stop().await;
+    let other = tempfile::tempdir().unwrap();
+    let mut stranger = start(other.path()).await;
+    stranger.open(doors(other.path())).await.unwrap();
+    stranger.stop().await;
+
+    let mut server = start(folder.path()).await;
+    let wrong = Doors {
+        keys: other.path().join("keys"),
+        ..doors(folder.path())
+    };
+    let open = server.open(wrong).await.unwrap();
+    assert!(open.sealed.is_some());
+    let client = owner(folder.path()).await;
+    assert_eq!(available(&client).await, [false]);
+    drop(client);
+    server.stop().await;
+
+    // Without keys and without a certificate of before it can prove nothing.
+    std::fs::remove_file(folder.path().join("certificate")).unwrap();
+    std::fs::remove_dir_all(folder.path().join("keys")).unwrap();
+    let mut server = start(folder.path()).await;
+    let refused = server.open(doors(folder.path())).await.unwrap_err();
+    let is_told = matches!(refused, OpenDoorsError::Certificate { .. });
+    assert!(is_told, "{refused:?}");
+    server.stop().await;
+}
+
+/// Which of the master keys this server has.
+async fn available(owner: &Client) -> Vec<bool> {
+    let keys: Value = owner.get(Operation::GetKeys, &[]).await.unwrap();
+    let keys = keys["keys"].as_array().unwrap();
+    keys.iter().map(|key| key["available"] == true).collect()
+}
+
+async fn api_token(owner: &Client) -> String {
+    let body = json!({"name": "robot", "grants": ["secret.list.local/*"]});
+    let robot: Value = owner
+        .send(Operation::CreatePrincipal, &["local"], &body)
+        .await
+        .unwrap();
+    let body = json!({"principal_id": robot["id"], "ttl_seconds": 3600});
+    let token: Value = owner
+        .send(Operation::CreateToken, &["local"], &body)
+        .await
+        .unwrap();
+    token["secret"].as_str().unwrap().to_owned()
+}
+
+/// A client that believes nothing but the root of the server.
+async fn by_tls(open: &Open, token: &str) -> Client {
+    let encoded = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, &open.root);
+    let ca = format!("-----BEGIN CERTIFICATE-----\n{encoded}\n-----END CERTIFICATE-----\n");
+    let port = open.api.unwrap().port();
+    let target = Target::Https {
+        url: format!("https://localhost:{port}"),
+        ca: Some(ca),
+    };
+    let client = Client::connect(target).await.unwrap();
+    client.with_token(token.to_owned().into())
+}
