@@ -107,11 +107,15 @@ pub(crate) fn show_brief(
     } else {
         String::new()
     };
+    // What is about the whole platform has no target.
+    let target = match &*target(asker, operation) {
+        "" => String::new(),
+        target => format!(" on {target}"),
+    };
     session.printer.note(&format!(
-        "{}: {} on {}{at}{tag}",
+        "{}: {}{target}{at}{tag}",
         operation.spec().cli,
         name(&answer.value),
-        target(asker, operation)
     ));
     Ok(())
 }
