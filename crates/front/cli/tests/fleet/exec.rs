@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use fluffy_api::Operation;
-use fluffy_api::client::{Ask, CallError};
+use fluffy_api::client::{Ask, CallError, ChangeKind};
 use fluffy_ledger::Event;
 use fluffy_node_sim::{Behaviour, Command as Order};
 use futures_util::{SinkExt as _, StreamExt as _};
@@ -295,6 +296,26 @@ async fn commands_run_for_who_may_on_any_server_and_leave_a_whole_record() {
         (lines == 2).then_some(())
     })
     .await;
+    // And to who follows there, while they are printed.
+    let client = fleet.client(ASKED).await.unwrap();
+    let follow = Ask::new(Operation::GetLogs, &ENV);
+    let mut following = client.watch(follow, None).await.unwrap();
+    let printed = Order::Print {
+        instance: ready[0].clone(),
+        text: "told elsewhere".to_owned(),
+    };
+    fleet.nodes[0].order(printed).await;
+    let heard_of = async {
+        loop {
+            let change = following.next().await.unwrap().unwrap();
+            if change.value["line"] == "told elsewhere" {
+                return change.kind;
+            }
+        }
+    };
+    let kind = tokio::time::timeout(Duration::from_secs(120), heard_of).await;
+    assert_eq!(kind.unwrap(), ChangeKind::Upsert);
+    drop(following);
 
     // One expires while the others are tried.
     let late = people.ask(&fleet, "allowed", &ready[1], 30).await;
@@ -423,7 +444,7 @@ async fn commands_run_for_who_may_on_any_server_and_leave_a_whole_record() {
                 fleet
                     .send(ASKED, Operation::RevokeExec, &path, Value::Null)
                     .await;
-                tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+                tokio::time::sleep(Duration::from_secs(5)).await;
                 None
             }
             Err((status, _)) => {
