@@ -101,7 +101,7 @@ const PARTS: &[(&str, Part)] = &[
 ];
 
 fn stored(database: &FreshDatabase) -> Result<Storage> {
-    Ok(Storage::Database(Box::new(database.url().parse()?)))
+    Ok(Storage::database(database.url().parse()?))
 }
 
 async fn open(storage: &Storage) -> Result<Platform> {

@@ -22,6 +22,8 @@ pub(crate) enum Show {
     Rate,
     /// As bytes; the samples are no seconds then.
     Size,
+    /// As hundredths; the samples are no seconds then.
+    Share,
 }
 
 impl Samples {
@@ -63,6 +65,7 @@ impl Samples {
             Show::Time => show_time(value),
             Show::Rate => format!("{}/s", show_count(1.0 / value)),
             Show::Size => show_size(value),
+            Show::Share => show_share(value),
         }
     }
 }
@@ -78,6 +81,8 @@ pub(crate) enum Bar {
     AllUnder(f64),
     /// The largest stays below this many bytes.
     BytesUnder(f64),
+    /// It is less than this part of one.
+    ShareUnder(f64),
     /// The median reaches this many operations per second.
     PerSecond(f64),
     /// We are at least this many times as fast as the reference.
@@ -128,12 +133,19 @@ impl Figure {
         }
     }
 
+    /// Whether anything is asked of it.
+    pub(crate) fn has_bar(&self) -> bool {
+        !matches!(self.bar, Bar::P99Inform | Bar::Inform)
+    }
+
     /// Whether the bar is met.
     pub(crate) fn holds(&self) -> bool {
         match self.bar {
             Bar::Under(seconds) => self.ours.median() < seconds,
             Bar::P99Under(seconds) => self.ours.at(0.99) < seconds,
-            Bar::AllUnder(most) | Bar::BytesUnder(most) => self.ours.at(1.0) < most,
+            Bar::AllUnder(most) | Bar::BytesUnder(most) | Bar::ShareUnder(most) => {
+                self.ours.at(1.0) < most
+            }
             Bar::PerSecond(rate) => 1.0 / self.ours.median() >= rate,
             Bar::TimesReference(times) => self.ratio().is_some_and(|ratio| ratio >= times),
             Bar::P99Inform | Bar::Inform => true,
@@ -148,6 +160,7 @@ impl fmt::Display for Bar {
             Self::P99Under(seconds) => write!(f, "p99 under {}", show_time(*seconds)),
             Self::AllUnder(seconds) => write!(f, "each under {}", show_time(*seconds)),
             Self::BytesUnder(bytes) => write!(f, "under {}", show_size(*bytes)),
+            Self::ShareUnder(share) => write!(f, "under {}", show_share(*share)),
             Self::PerSecond(rate) => write!(f, "at least {}/s", show_count(*rate)),
             Self::TimesReference(times) => write!(f, "at least {times:.2}x the reference"),
             Self::P99Inform | Self::Inform => f.write_str("–"),
@@ -209,6 +222,10 @@ fn show_size(bytes: f64) -> String {
         b if b >= KIB * KIB => format!("{:.1} MiB", b / KIB / KIB),
         b => format!("{:.1} KiB", b / KIB),
     }
+}
+
+fn show_share(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
 }
 
 fn show_count(count: f64) -> String {

@@ -8,6 +8,7 @@
     reason = "a developer's tool that prints"
 )]
 
+mod acceptance;
 mod agent;
 mod container;
 mod control;
@@ -23,8 +24,10 @@ mod figure;
 )]
 #[path = "../../../crates/platform/control/tests/runtime/history.rs"]
 mod history;
+mod image;
 mod ipc;
 mod ledger;
+mod node;
 mod planner;
 mod plugin;
 mod policy;
@@ -60,6 +63,9 @@ fn main() -> ExitCode {
         return fluffy_script::worker_main();
     }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments == [image::WORKER] {
+        return fluffy_image::worker::run();
+    }
     if arguments == fluffy_plugin_host::wasm::WORKER_ARGUMENTS {
         return fluffy_plugin_host::wasm::worker_main();
     }
@@ -100,6 +106,7 @@ fn run() -> Result<bool> {
         eprintln!("measuring {name} …");
         let figures = measure()?;
         println!("{}", table::text(name, &figures));
+        acceptance::write(name, &figures)?;
         sections.push((*name, figures));
     }
     if write.is_some() {
@@ -128,4 +135,6 @@ const AREAS: &[(&str, Measure)] = &[
     ("plugin", plugin::run),
     ("planner", planner::run),
     ("control", control::run),
+    ("image", image::run),
+    ("node", node::run),
 ];

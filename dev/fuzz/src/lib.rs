@@ -72,6 +72,10 @@ pub const TARGETS: &[Target] = &[
         run: ipc::frames,
     },
     Target {
+        name: "guest_link",
+        run: platform::guest_link,
+    },
+    Target {
         name: "ids",
         run: base::ids,
     },

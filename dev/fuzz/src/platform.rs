@@ -1,6 +1,8 @@
 //! Targets for the platform: what tenants write, and what registries send.
 
 use fluffy_base::Digest;
+use fluffy_guest::link::{Event, MAX_MESSAGE, WINDOW, read_message};
+use fluffy_guest::{FromGuest, FromHost, GuestConfig, Link};
 use fluffy_image::document::{Compression, Config, Document};
 use fluffy_image::{
     ImageReference, ImageSource, LayerBlob, Limits, RootLimits, Survey, Wanted, convert,
@@ -141,4 +143,46 @@ pub(crate) fn image_layers(bytes: &[u8]) {
         assert!(root.size % 4_096 == 0 && root.unpacked <= limits.bytes);
         assert!(root.inodes <= limits.entries + 1);
     }
+}
+
+/// What a guest sends: the same events however it is divided, never more of
+/// them than there was credit for, and messages that are read or refused.
+pub(crate) fn guest_link(bytes: &[u8]) {
+    let whole = events(bytes, bytes.len().max(1));
+    let divided = events(bytes, 7);
+    assert_eq!(whole, divided);
+    let mut lines = fluffy_guest::log::Reader::default();
+    let mut taken = 0;
+    for event in whole.0 {
+        match event {
+            Event::Message(message) => {
+                assert!(message.len() <= MAX_MESSAGE);
+                let _ = read_message::<FromGuest>(&message);
+                let _ = read_message::<FromHost>(&message);
+                let _ = GuestConfig::read(&message);
+            }
+            Event::Data { bytes, .. } => {
+                taken += bytes.len();
+                assert!(taken <= 3 * WINDOW);
+                lines.feed(&bytes);
+                while let Ok(Some((record, _))) = lines.record() {
+                    assert!(record.to_bytes().len() <= WINDOW);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn events(bytes: &[u8], size: usize) -> (Vec<Event>, bool) {
+    let mut link = Link::new();
+    let mut events = Vec::new();
+    for piece in bytes.chunks(size) {
+        let fed = link.feed(piece);
+        events.extend(std::iter::from_fn(|| link.event()));
+        if fed.is_err() {
+            return (events, true);
+        }
+    }
+    (events, false)
 }

@@ -9,7 +9,7 @@ mount -t cgroup2 -o nsdelegate groups /sys/fs/cgroup
 ip link set lo up
 
 # Root, in the topmost group.
-fluffy-guest limits root
+fluffy-foreign-kernel limits root
 
 # A user with a part of the tree, as systemd hands it to a session.
 groups=/sys/fs/cgroup
@@ -20,13 +20,13 @@ delegate() {
 echo '+cpu +memory +pids' > $groups/cgroup.subtree_control
 delegate $groups/user
 delegate $groups/user/session
-sh -c "echo \$\$ > $groups/user/session/cgroup.procs; exec fluffy-guest as-user limits delegated"
+sh -c "echo \$\$ > $groups/user/session/cgroup.procs; exec fluffy-foreign-kernel as-user limits delegated"
 
 # A user whose part of the tree has processes of its own and so hands nothing on.
 delegate $groups/crowd
-sh -c "echo \$\$ > $groups/crowd/cgroup.procs; exec fluffy-guest as-user limits crowded"
+sh -c "echo \$\$ > $groups/crowd/cgroup.procs; exec fluffy-foreign-kernel as-user limits crowded"
 
 # A user who was given nothing.
-fluffy-guest as-user limits nothing
+fluffy-foreign-kernel as-user limits nothing
 
 reboot -f

@@ -27,7 +27,7 @@ fn main() -> ExitCode {
             // The serial line is the only way out, and `{` marks facts.
             let _ = std::io::Write::write_all(
                 &mut std::io::stdout(),
-                format!("fluffy-guest: {error:#}\n").as_bytes(),
+                format!("fluffy-foreign-kernel: {error:#}\n").as_bytes(),
             );
             ExitCode::FAILURE
         }

@@ -57,8 +57,10 @@ fn boot() -> String {
     image
         .script("/inside", include_str!("../src/inside.sh"))
         .unwrap();
-    let program = Path::new(env!("CARGO_BIN_EXE_fluffy-guest"));
-    image.program("/usr/bin/fluffy-guest", program).unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_fluffy-foreign-kernel"));
+    image
+        .program("/usr/bin/fluffy-foreign-kernel", program)
+        .unwrap();
     let busybox = busybox();
     image.program("/usr/bin/busybox", &busybox).unwrap();
     for applet in [

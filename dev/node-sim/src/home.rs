@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use fluffy_api::node::dial::{Identity, Trust};
+use fluffy_api::node::join::{self, EnrolError, Enrolling};
 use fluffy_api::node::v1;
 use prost::Message as _;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -78,6 +79,19 @@ impl Credentials {
             key: PrivateKeyDer::Pkcs8(key),
         })
     }
+}
+
+/// Enrols, and says what was given.
+///
+/// # Errors
+/// The server says no; its status is among the causes.
+pub async fn enrol(enrolling: &Enrolling) -> Result<Credentials> {
+    let enrolled = join::enrol(enrolling).await.map_err(|error| match error {
+        EnrolError::Refused(status) => anyhow::Error::from(status),
+        EnrolError::Dial(error) => error.into(),
+        error => error.into(),
+    })?;
+    Ok(Credentials::new(&enrolled.issued, &enrolled.key))
 }
 
 fn encode(parts: &[Vec<u8>]) -> Vec<String> {

@@ -7,17 +7,17 @@
 
 mod behaviour;
 mod control;
-mod enrol;
 mod home;
 mod machine;
 mod node;
 mod program;
 mod shell;
+mod task;
 
 pub use behaviour::Behaviour;
 pub use control::{Command, Controller, control};
-pub use enrol::{Enrolling, enrol, signing_request};
-pub use home::{Credentials, Home};
+pub use fluffy_api::node::join::{Enrolling, signing_request};
+pub use home::{Credentials, Home, enrol};
 pub use machine::{Kept, Machine, SecretError};
 pub use node::{Handle, Node, Order, Setup, Status, now_ms};
 pub use program::run;

@@ -11,24 +11,22 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use fluffy_api::node::dial::{Channel, dial};
-use fluffy_api::node::{MAX_REPORTS, MAX_TO_NODE, PROTOCOL, v1};
+use fluffy_api::node::join::{nodes, signing_request, streaming};
+use fluffy_api::node::{MAX_REPORTS, PROTOCOL, v1};
 use fluffy_base::id::BootId;
-use futures_util::Stream;
-use futures_util::stream::unfold;
 use rcgen::KeyPair;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 use tonic::Code;
 use v1::node_message::Message as Said;
-use v1::nodes_client::NodesClient;
 use v1::server_message::Message as Told;
 
 use crate::behaviour::Behaviour;
-use crate::enrol::{Task, signing_request};
 use crate::home::{Credentials, Home};
 use crate::machine::{Kept, Machine, SecretError};
 use crate::shell::Shell;
+use crate::task::Task;
 
 /// How long until reports are sent again that were not acknowledged.
 const AGAIN: Duration = Duration::from_secs(2);
@@ -532,6 +530,10 @@ impl Node {
     /// Runs a command of an exec session on a stream of its own.
     async fn exec(&self, open: v1::ExecOpen) {
         let Link::Up(up) = &self.link else { return };
+        // One that is to run nothing is over; its stream says so, too.
+        if open.command.is_empty() {
+            return;
+        }
         self.execs.opened.fetch_add(1, Ordering::Relaxed);
         if !self.machine.is_up(&open.instance_id) {
             let refused = v1::ExecRefused {
@@ -621,20 +623,6 @@ async fn fetch_secret(
         }
     };
     let _ = events.send(Event::Secret(instance, came)).await;
-}
-
-fn nodes(channel: &Channel) -> NodesClient<Channel> {
-    NodesClient::with_origin(channel.clone(), Channel::origin())
-        .max_decoding_message_size(MAX_TO_NODE)
-}
-
-/// What comes out of a channel, as a stream of messages.
-pub(crate) fn streaming<T: Send + 'static>(
-    messages: mpsc::Receiver<T>,
-) -> impl Stream<Item = T> + Send + 'static {
-    unfold(messages, async |mut messages| {
-        messages.recv().await.map(|message| (message, messages))
-    })
 }
 
 /// The time in milliseconds since 1970.

@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
+use fluffy_api::node::join::Enrolling;
 use fluffy_api::node::{EnrolmentToken, v1};
 use fluffy_base::Digest;
 
 use crate::behaviour::Behaviour;
 use crate::control::Controller;
-use crate::enrol::{Enrolling, enrol};
-use crate::home::{Credentials, Home};
+use crate::home::{Credentials, Home, enrol};
 use crate::node::{Node, Setup};
 
 /// Simulated nodes that speak the real node protocol.
@@ -63,6 +63,9 @@ struct Args {
     /// Bytes of disk.
     #[arg(long, default_value_t = 1 << 40)]
     disk: u64,
+    /// The digest of an image that they need not fetch (repeat for more).
+    #[arg(long = "cached-image")]
+    cached_images: Vec<String>,
     /// How often a node says that it is alive, if not as the server says.
     #[arg(long)]
     heartbeat_ms: Option<u64>,
@@ -120,6 +123,8 @@ async fn join(args: &Args, home: &Home, token: Option<&str>) -> Result<Credentia
         role: v1::Role::Worker,
         underlay: args.underlay,
         facts: facts(args)?,
+        former_node_id: String::new(),
+        fingerprint: Vec::new(),
     })
     .await?;
     home.keep_credentials(&credentials)?;
@@ -139,7 +144,7 @@ fn setup(args: &Args) -> Result<Setup> {
             cpu_cores: args.cores,
             memory_bytes: args.memory,
             disk_bytes: args.disk,
-            cached_images: Vec::new(),
+            cached_images: args.cached_images.clone(),
         },
         heartbeat: args.heartbeat_ms.map(Duration::from_millis),
     })
@@ -156,6 +161,7 @@ fn facts(args: &Args) -> Result<v1::Facts> {
         })
     };
     Ok(v1::Facts {
+        failed_checks: Vec::new(),
         arch: args.arch.clone(),
         drivers: args.driver.iter().map(driver).collect::<Result<_>>()?,
         labels: [("simulated".to_owned(), "true".to_owned())].into(),

@@ -50,6 +50,15 @@ pub fn extism_peer() -> anyhow::Result<PathBuf> {
     Ok(plugin_target()?.join("release/extism-peer"))
 }
 
+/// A bare axum and SQL handler, for benchmarks alone.
+///
+/// # Errors
+/// It does not build.
+pub fn axum_peer() -> anyhow::Result<PathBuf> {
+    build("dev/fixtures/peers/axum", &[])?;
+    Ok(plugin_target()?.join("release/axum-peer"))
+}
+
 fn build(folder: &str, more: &[&str]) -> anyhow::Result<()> {
     let output = plugin_cargo(&root().join(folder))?
         .args(["build", "--release", "--locked", "--quiet"])

@@ -6,6 +6,7 @@
 //! container engine, [`TestContext`] for the built `fluffy` in a clean home,
 //! [`Guest`] for a kernel of one's own, [`PublishedServers`] for foreign ones.
 
+mod acceptance;
 mod account;
 #[cfg(feature = "wasm")]
 mod component;
@@ -18,12 +19,16 @@ mod permit;
 mod postgres;
 mod published;
 mod random;
+mod registry;
 mod seed;
 mod skip;
 mod wait;
 
+pub use acceptance::{Acceptance, Limit};
 #[cfg(feature = "wasm")]
-pub use component::{component, extism_peer, plugin_cargo, plugin_target, sample_plugin};
+pub use component::{
+    axum_peer, component, extism_peer, plugin_cargo, plugin_target, sample_plugin,
+};
 pub use context::{Finished, TestContext};
 pub use engine::{EngineKind, PrivateEngine, TestEngine};
 pub use go::GoPlugins;
@@ -32,6 +37,7 @@ pub use permit::permit;
 pub use postgres::{FreshDatabase, POSTGRES_ENV, PrivatePostgres};
 pub use published::PublishedServers;
 pub use random::Random;
+pub use registry::RealRegistry;
 pub use seed::{CAMPAIGN_ENV, SEED_ENV, Seed, campaign};
 pub use skip::{SKIPS_ENV, record_skip};
 pub use wait::wait_for;

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// How long between two looks at the condition.
-const PAUSE: Duration = Duration::from_millis(5);
+/// How long between two looks at the condition: at first, and at most. A look
+/// may be a call, and calls are counted.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
 
 /// Waits until the condition gives a value, at most for `limit`.
 ///
@@ -23,7 +24,8 @@ pub fn wait_for<T>(
     limit: Duration,
     mut condition: impl FnMut() -> Option<T>,
 ) -> Result<T> {
-    let deadline = Instant::now() + limit;
+    let started = Instant::now();
+    let deadline = started + limit;
     loop {
         let late = Instant::now() >= deadline;
         if let Some(value) = condition() {
@@ -32,7 +34,8 @@ pub fn wait_for<T>(
         if late {
             bail!("waited {limit:?} in vain until {what}");
         }
-        thread::sleep(PAUSE);
+        let (first, most) = PAUSES;
+        thread::sleep((started.elapsed() / 50).clamp(first, most));
     }
 }
 

@@ -8,13 +8,23 @@ use fluffy_test_kit::{CAMPAIGN_ENV, POSTGRES_ENV, PrivatePostgres};
 
 use crate::engines::Engines;
 use crate::fuzz;
-use crate::process::run;
+use crate::process::{find_program, run};
 use crate::step::{Outcome, Record};
 use crate::testing::{Length, run_packages};
 use crate::workspace::Workspace;
 
 /// How long all fuzz targets together run.
 const FUZZ_MINUTES: u64 = 10;
+
+/// What the platform is held to, and nothing else.
+const PLATFORM: &str = "platform";
+
+/// The tests of E2, E13, E15 and E17, by the words of nextest.
+const PLATFORM_TESTS: &str = "\
+    (binary(image) and (test(store::malicious) or test(root::hostile))) \
+    or (binary(fleet) and test(exec::)) \
+    or (binary(cli) and (test(platform::hidden::) or test(platform::guarded::))) \
+    or (binary(cli) and test(platform::routes::drain::))";
 
 /// A run at full length.
 struct Campaign {
@@ -33,6 +43,11 @@ const CAMPAIGNS: &[Campaign] = &[
         name: "rest",
         meaning: "the campaigns of all other crates, E13 among them",
         run: |workspace| full(workspace, &["--workspace", "--exclude", "fluffy-ledger"]),
+    },
+    Campaign {
+        name: PLATFORM,
+        meaning: "E2, E13, E15 and E17 alone; the others have them as well",
+        run: platform,
     },
     Campaign {
         name: "fuzz",
@@ -56,7 +71,12 @@ pub(crate) fn run_campaigns(workspace: &Workspace, name: Option<&str>) -> Result
     let mut record = Record::default();
     let mut found = false;
     for campaign in CAMPAIGNS {
-        if name.is_none_or(|name| name == campaign.name) {
+        // Of all campaigns together it would be a second time.
+        let wanted = match name {
+            Some(name) => name == campaign.name,
+            None => campaign.name != PLATFORM,
+        };
+        if wanted {
             found = true;
             record.perform(campaign.name, campaign.meaning, || {
                 (campaign.run)(workspace)
@@ -108,6 +128,21 @@ fn measure(workspace: &Workspace, areas: &[&str], length: Length) -> Result<Outc
         engines.tell(&mut command);
     }
     run(&mut command, "all bars are kept")
+}
+
+fn platform(workspace: &Workspace) -> Result<Outcome> {
+    if find_program("cargo-nextest").is_none() {
+        bail!("cargo-nextest chooses these tests: run `cargo xtask test --only setup`");
+    }
+    let packages = ["--package", "fluffy-image", "--package", "fluffy-cli"];
+    let filter = ["--filterset", PLATFORM_TESTS];
+    match full(workspace, &[&packages[..], &filter].concat())? {
+        Outcome::Passed(tests) => match measure(workspace, &["image"], Length::Full)? {
+            Outcome::Passed(figures) => Ok(Outcome::Passed(format!("{tests}; {figures}"))),
+            outcome => Ok(outcome),
+        },
+        outcome => Ok(outcome),
+    }
 }
 
 fn full(workspace: &Workspace, packages: &[&str]) -> Result<Outcome> {

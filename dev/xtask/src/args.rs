@@ -9,7 +9,7 @@ use crate::suite::STEPS;
 pub(crate) const USAGE: &str = "\
 cargo xtask test [--only STEP]…       set up, check and test everything (what CI runs)
 cargo xtask accept [NAME]             run the long campaigns at full length
-cargo xtask bench [AREA]              measure: policy, ledger, ipc, process, sandbox, agent, plugin or all; writes docs/benchmarks.md
+cargo xtask bench [AREA]              measure: policy, ledger, ipc, process, sandbox, agent, plugin, planner, control, image, node or all; writes docs/benchmarks.md
 cargo xtask fuzz [TARGET] [--minutes N]  fuzz one parser, or all in turn
 cargo xtask with-postgres COMMAND…    run a command while a private PostgreSQL is there
 cargo xtask with-engines COMMAND…     run a command while a private Docker and Podman are there
@@ -94,7 +94,7 @@ impl Task {
                 "bench",
                 [
                     area @ ("policy" | "ledger" | "ipc" | "process" | "sandbox" | "agent"
-                    | "plugin" | "planner" | "control" | "all"),
+                    | "plugin" | "planner" | "control" | "node" | "all"),
                 ],
             ) => Ok(Self::Bench {
                 area: (*area).to_owned(),

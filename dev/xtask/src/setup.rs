@@ -83,6 +83,11 @@ const NEEDS: &[Need] = &[
         is_there: || find_program("docker-registry").is_some(),
     },
     Need {
+        what: "buildah, which builds images for it",
+        package: "buildah",
+        is_there: || find_program("buildah").is_some(),
+    },
+    Need {
         what: "skopeo, which fills it",
         package: "skopeo",
         is_there: || find_program("skopeo").is_some(),
@@ -96,6 +101,16 @@ const NEEDS: &[Need] = &[
         what: "fsck.erofs, a second opinion on root file systems",
         package: "erofs-utils",
         is_there: || find_program("fsck.erofs").is_some(),
+    },
+    Need {
+        what: "a static busybox, which instances of tests run",
+        package: "busybox-static",
+        is_there: has_static_busybox,
+    },
+    Need {
+        what: "ip, which gives nodes of tests networks of their own",
+        package: "iproute2",
+        is_there: || find_program("ip").is_some(),
     },
     Need {
         what: "Podman",
@@ -277,6 +292,13 @@ fn install_packages() -> Result<Outcome> {
 }
 
 /// Whether a server's program is on PATH, or where only root's PATH leads.
+/// One that needs no library of an image.
+fn has_static_busybox() -> bool {
+    let loader = b"/ld-linux";
+    let found = std::fs::read("/bin/busybox");
+    found.is_ok_and(|bytes| !bytes.windows(loader.len()).any(|it| it == loader))
+}
+
 fn has_server(name: &str) -> bool {
     let root_only = ["/usr/sbin", "/sbin"].map(|folder| Path::new(folder).join(name));
     find_program(name).is_some() || root_only.iter().any(|file| file.is_file())

@@ -285,6 +285,9 @@ struct Inside<'a> {
     desk: Desk,
 }
 
+/// How often a call is made again that something ended.
+const KILLED: u32 = 2;
+
 /// An index apart from the person's own, in the sandbox's private memory.
 const OWN_INDEX: &str = "/tmp/fluffy-index";
 
@@ -293,11 +296,11 @@ const IN_OWN_FOLDER: &str = r#"GIT_INDEX_FILE="$TMPDIR/fluffy-index" exec "$@""#
 
 impl Inside<'_> {
     async fn make(&self, order: &Order) -> Result<Committed, CommitError> {
-        if self.git(&["rev-parse", "--git-dir"], b"").await.is_err() {
+        if self.found(&["rev-parse", "--git-dir"]).await?.is_none() {
             return Ok(Committed::NoRepository);
         }
-        let parent = self.git(&["rev-parse", "--verify", "HEAD^{commit}"], b"");
-        let parent = parent.await.ok().map(|text| name(&text)).transpose()?;
+        let parent = self.found(&["rev-parse", "--verify", "HEAD^{commit}"]);
+        let parent = parent.await?.map(|text| name(&text)).transpose()?;
         let entries = self.entries(order).await?;
         let base = match &parent {
             Some(parent) => vec!["read-tree", parent.as_str()],
@@ -383,6 +386,15 @@ impl Inside<'_> {
         name(&self.run(command, order.message.as_bytes()).await?)
     }
 
+    /// What git finds; nothing only if it says itself that there is nothing.
+    async fn found(&self, words: &[&str]) -> Result<Option<Vec<u8>>, CommitError> {
+        match self.git(words, b"").await {
+            Ok(found) => Ok(Some(found)),
+            Err(CommitError::Git(GitError::Failed { code: Some(_), .. })) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     async fn git(&self, words: &[&str], input: &[u8]) -> Result<Vec<u8>, CommitError> {
         self.run(git::command(words), input).await
     }
@@ -404,8 +416,16 @@ impl Inside<'_> {
     }
 
     async fn run(&self, command: Command, input: &[u8]) -> Result<Vec<u8>, CommitError> {
-        let permit = self.committer.permit(&self.desk, "git.commit", None)?;
-        Ok(git::output(self.booth, permit, command, input).await?)
+        let mut again = KILLED;
+        loop {
+            let permit = self.committer.permit(&self.desk, "git.commit", None)?;
+            match git::output(self.booth, permit, command.clone(), input).await {
+                // Each step can be made twice, and whoever ended it did not
+                // mean the commit.
+                Err(GitError::Failed { code: None, .. }) if again > 0 => again -= 1,
+                output => return Ok(output?),
+            }
+        }
     }
 }
 

@@ -44,6 +44,8 @@ pub enum GitError {
     Failed {
         /// Its first word.
         what: String,
+        /// Its code; none if something ended it.
+        code: Option<i32>,
         /// What it said, in a line.
         said: String,
     },
@@ -109,8 +111,12 @@ pub async fn output(
     let finished = booth.run(permit, command, input).await?;
     match finished.exit {
         Exit::Code { code: 0 } => Ok(finished.stdout),
-        _ => Err(GitError::Failed {
+        exit => Err(GitError::Failed {
             what,
+            code: match exit {
+                Exit::Code { code } => Some(code),
+                _ => None,
+            },
             said: said(&finished),
         }),
     }

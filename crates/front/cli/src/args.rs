@@ -21,8 +21,10 @@ pub(crate) use agent::{
 };
 pub(crate) use channel::ChannelCommand;
 pub(crate) use platform::{
-    ContextCommand, ContextSetArgs, DiffArgs, LedgerCommand, ManifestCommand, MigrateArgs,
-    NetworkArgs, ServerArgs, UpArgs,
+    ContextCommand, ContextSetArgs, DiffArgs, ImageArgs, ImageCommand, ImagePackArgs,
+    LedgerCommand, LogArgs, MachineRole, ManifestCommand, MigrateArgs, NetworkArgs, NodeAuditArgs,
+    NodeCacheCommand, NodeCommand, NodeDoctorArgs, NodeEnrollArgs, NodeRunArgs, NodeVerifyArgs,
+    RegistryArgs, ServerArgs, UpArgs,
 };
 pub(crate) use plugin::{PluginCommand, PluginLanguage};
 pub(crate) use sandbox::{
@@ -115,7 +117,8 @@ code 5; otherwise it exits as the session did.
     /// Watch a recorded model work on a real repository, under real rules
     #[command(after_help = "\
 Needs no key, no network and no set-up, only git. Everything happens in a temporary folder that is
-removed at the end. Where namespaces are forbidden it asks for reduced isolation, and says so. With
+removed at the end. Where namespaces are forbidden it asks for reduced isolation, and says so. What
+was merged is deployed on this machine and asked, where instances can run: as root, with perl. With
 --json: the events of the session, then one line of type demo.ended. Exits 9 if the task did not
 end verified.")]
     Demo(DemoArgs),
@@ -157,6 +160,12 @@ and tells systemd when it is ready (Type=notify).
 
   FLUFFY_DATABASE=postgres://… fluffy server --name fluffy.example.com --keys /etc/fluffy/keys")]
     Server(ServerArgs),
+    /// Run instances on this machine for a cluster
+    #[command(subcommand)]
+    Node(NodeCommand),
+    /// Make an image without an engine or a builder
+    #[command(subcommand)]
+    Image(ImageCommand),
     /// Look after the platform's ledger where it is stored
     #[command(subcommand)]
     Ledger(LedgerCommand),
@@ -168,8 +177,13 @@ and tells systemd when it is ready (Type=notify).
     Context(ContextCommand),
     /// Say how strongly this machine can isolate, and how to get more
     #[command(after_help = "\
-Everything is tried, not guessed. Exits 0 when the default tier works, else 1.")]
-    Doctor,
+Everything is tried, not guessed. Exits 0 when the default tier works, else 1. With `--role node`
+it says whether this machine can be a node, as `fluffy node doctor` does.")]
+    Doctor {
+        /// Say what this machine needs for a role instead
+        #[arg(long, value_enum, value_name = "ROLE")]
+        role: Option<MachineRole>,
+    },
     /// Read the ledger, verify it, prove what it says
     #[command(subcommand)]
     Audit(AuditCommand),
@@ -181,6 +195,7 @@ Everything is tried, not guessed. Exits 0 when the default tier works, else 1.")
     /// Print a completion script for your shell
     #[command(after_help = "\
 For example: fluffy completions bash > ~/.local/share/bash-completion/completions/fluffy")]
+    #[command(alias = "completion")]
     Completions {
         /// Which shell
         shell: clap_complete::Shell,
@@ -373,7 +388,10 @@ Works on the live ledger, on a database file, and on an export, on any machine:
   fluffy audit verify
   fluffy audit verify --key ed25519:…                           pin the public key
   fluffy audit verify --against /mnt/other/witness.txt          catches a rewritten chain
-  fluffy audit verify --ledger export.jsonl.zst")]
+  fluffy audit verify --ledger export.jsonl.zst
+Events that rest on another ledger's, such as a deploy of what an agent merged, are followed there:
+  fluffy audit verify --ledger ~/.local/state/fluffy/up/ledger  into your own
+  fluffy audit verify --ledger platform.jsonl --follow agent.jsonl")]
     Verify {
         #[command(flatten)]
         ledger: LedgerArg,
@@ -385,6 +403,9 @@ Works on the live ledger, on a database file, and on an export, on any machine:
         /// The public key that `fluffy init` printed
         #[arg(long, value_name = "KEY")]
         key: Option<String>,
+        /// A ledger that this one may rest on (repeat for more); your own is known
+        #[arg(long, value_name = "PATH")]
+        follow: Vec<PathBuf>,
     },
     /// Write a proof that one event is in the ledger
     Prove {

@@ -28,7 +28,7 @@ use std::process;
 
 use fluffy_report::ExitCode;
 
-use crate::args::{Command, SandboxCommand};
+use crate::args::{Command, MachineRole, NodeCommand, SandboxCommand};
 use crate::failure::{self, Failure};
 use crate::session::Session;
 
@@ -54,6 +54,8 @@ pub(crate) fn run(session: &Session, command: Command) -> Result<process::ExitCo
         Command::Context(command) => platform::context(session, command),
         Command::Up(args) => platform::up(session, &args),
         Command::Server(args) => platform::server(session, &args),
+        Command::Node(command) => platform::node(session, command),
+        Command::Image(command) => platform::image(session, command),
         Command::Ledger(command) => platform::ledger(session, command),
         Command::Manifest(command) => platform::manifest(session, command),
         Command::Platform(command) => platform::run(session, &command),
@@ -64,7 +66,10 @@ pub(crate) fn run(session: &Session, command: Command) -> Result<process::ExitCo
         Command::Dev(command) => dev::run(session, &command),
         Command::Version => version::run(session),
         Command::Completions { shell } => completions::run(session, shell),
-        Command::Doctor => doctor::run(session),
+        Command::Doctor { role: None } => doctor::run(session),
+        Command::Doctor {
+            role: Some(MachineRole::Node),
+        } => platform::node(session, NodeCommand::doctor()),
         Command::Sandbox(SandboxCommand::Selftest(args)) => sandbox::selftest(session, &args),
         Command::Worker { kind, .. } => Err(failure::unknown_worker(&kind).into()),
         Command::Layer(command) => layer::run(session, command),

@@ -41,6 +41,9 @@ pub(crate) fn run() -> Option<ExitCode> {
         ["worker", "tool-runner"] => return Some(tool_runner()),
         ["worker", "strip-types", name] => return Some(fluffy_script::compare_main(name)),
         ["worker", "model"] => return Some(model()),
+        #[cfg(target_os = "linux")]
+        ["worker", "vm-shim"] => return Some(fluffy_shim::worker_main()),
+        ["worker", "image"] => return Some(fluffy_image::worker::run()),
         ["worker", "wasm"] => return Some(fluffy_plugin_host::wasm::worker_main()),
         _ => {}
     }

@@ -186,6 +186,15 @@ impl Client {
         *last = (*last).max(Some(seen));
     }
 
+    /// Forgets an event that no ledger there has: what was seen was seen of
+    /// another one, such as that of a data folder which was made anew.
+    fn unlearn(&self, problem: &Problem) {
+        if let Some(head) = head_of(problem) {
+            let mut last = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            *last = (*last).min(Some(head));
+        }
+    }
+
     /// The last event that this session knows of.
     #[must_use]
     pub fn seen(&self) -> Option<Seen> {
@@ -211,6 +220,10 @@ impl Client {
             let pause = match &result {
                 Err(CallError::Unreachable { .. }) => Some(PAUSE * attempt),
                 Err(CallError::Broken { .. }) if may_repeat => Some(PAUSE * attempt),
+                // What no ledger there has was forgotten, and is not waited for again.
+                Err(CallError::Refused(problem)) if head_of(problem).is_some() => {
+                    Some(Duration::ZERO)
+                }
                 Err(CallError::Refused(problem)) if is_passing(problem) => Some(
                     problem
                         .retry_after
@@ -280,9 +293,20 @@ impl Client {
     /// # Errors
     /// See [`CallError`].
     pub async fn watch(&self, ask: Ask<'_>, after: Option<u64>) -> Result<Watch, CallError> {
+        let after = after.map(|after| after.to_string());
+        self.resume(ask, after.as_deref()).await
+    }
+
+    /// Streams on from where a stream was, by the id of its last change.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn resume(&self, ask: Ask<'_>, after: Option<&str>) -> Result<Watch, CallError> {
         let mut request = self.request(&ask, None, "text/event-stream")?;
+        // What can't be sent was no id of a stream.
+        let after = after.and_then(|after| HeaderValue::from_str(after).ok());
         if let Some(after) = after {
-            request.headers_mut().insert("last-event-id", after.into());
+            request.headers_mut().insert("last-event-id", after);
         }
         let response = self.transport.send(request).await?;
         if response.status().is_success() {
@@ -409,8 +433,11 @@ impl Client {
             })?
             .to_bytes();
         if !(200..300).contains(&status) {
-            return Err(match serde_json::from_slice(&bytes) {
-                Ok(problem) => CallError::Refused(problem),
+            return Err(match serde_json::from_slice::<Box<Problem>>(&bytes) {
+                Ok(problem) => {
+                    self.unlearn(&problem);
+                    CallError::Refused(problem)
+                }
                 Err(_) => self.malformed(status),
             });
         }
@@ -496,6 +523,13 @@ impl<'a> Ask<'a> {
         self.wait = Some(seconds.min(10));
         self
     }
+}
+
+/// Where the ledger ends, of a refusal of what is beyond that.
+fn head_of(problem: &Problem) -> Option<Seen> {
+    let number = |name: &str| problem.details.get(name)?.as_u64();
+    let (epoch, seq) = number("head_epoch").zip(number("head_seq"))?;
+    Some(Seen { epoch, seq })
 }
 
 /// Whether the same call may be answered otherwise in a moment.

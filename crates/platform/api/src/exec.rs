@@ -19,7 +19,7 @@ pub mod kind {
     pub const STDOUT: u8 = 0x02;
     /// From the command: its errors.
     pub const STDERR: u8 = 0x03;
-    /// From the client: JSON, see [`super::Control`].
+    /// JSON: from the client see [`super::Control`], to it [`super::Word`].
     pub const CONTROL: u8 = 0x10;
     /// From the command: JSON, see [`super::Exit`]; the last message.
     pub const EXIT: u8 = 0x11;
@@ -43,6 +43,52 @@ pub enum Control {
     },
     /// There is no more input.
     Close,
+}
+
+/// The most resizes that are passed on in a second.
+pub const MAX_RESIZES: u32 = 30;
+
+/// The largest width and height of a terminal.
+pub const MAX_SIZE: u16 = 1000;
+
+/// With what the server closes the WebSocket, unless the command ended by
+/// itself.
+pub mod close {
+    /// The session was revoked, or who opened it may no longer.
+    pub const REVOKED: u16 = 4403;
+    /// Its time was over.
+    pub const TIMEOUT: u16 = 4408;
+    /// The instance or its node is gone.
+    pub const GONE: u16 = 4409;
+    /// A mistake of the server's.
+    pub const INTERNAL: u16 = 4500;
+}
+
+/// What the server says beside output. A client leaves out what it does not
+/// know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Word {
+    /// The node runs the command.
+    Ready {
+        /// The session.
+        session_id: String,
+        /// The command's number in the instance, where it is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pid: Option<u32>,
+    },
+    /// Something is about to happen: `ends_soon` a minute before the end.
+    Warning {
+        /// What.
+        code: String,
+    },
+    /// Why the server hangs up.
+    Error {
+        /// For programs.
+        code: String,
+        /// For people.
+        text: String,
+    },
 }
 
 /// The signals that a client may send.

@@ -6,6 +6,7 @@
 
 pub mod dial;
 mod enrolment;
+pub mod join;
 
 pub use enrolment::{EnrolmentToken, InvalidEnrolmentToken, Transcript};
 
@@ -100,7 +101,7 @@ macro_rules! unprintable {
     )*};
 }
 
-unprintable! { EnrollBegin ExecOpen SecretMaterial }
+unprintable! { EnrollBegin ExecOpen RegistryCredential SecretMaterial }
 
 #[cfg(test)]
 mod tests {

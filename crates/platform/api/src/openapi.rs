@@ -122,12 +122,14 @@ pub fn refusals(spec: &Spec) -> BTreeMap<u16, Vec<&'static str>> {
     match spec.kind {
         Kind::Read => codes.push("projection_lag"),
         Kind::List => codes.extend(["cursor_invalid", "projection_lag"]),
-        Kind::Write => codes.extend([
-            "conflict",
+        Kind::Write => codes.push("conflict"),
+    }
+    if spec.takes_key() {
+        codes.extend([
             "idempotency_in_progress",
             "idempotency_key_invalid",
             "idempotency_key_reuse",
-        ]),
+        ]);
     }
     if spec.idempotency == Need::Required {
         codes.push("idempotency_key_required");
@@ -205,10 +207,10 @@ fn describe(operation: Operation, schemas: &mut Schemas) -> Value {
         .collect();
     let mut headers = Vec::new();
     if spec.is_write() {
-        headers.push(match spec.idempotency {
+        headers.extend(spec.takes_key().then_some(match spec.idempotency {
             Need::Required => "RequiredIdempotencyKey",
             Need::Allowed => "IdempotencyKey",
-        });
+        }));
         headers.push("Prefer");
     } else {
         headers.extend(["MinSeq", "MinSeqQuery"]);
@@ -314,6 +316,9 @@ fn responses(operation: Operation, schemas: &mut Schemas) -> Value {
     responses.into()
 }
 
+/// What is no list and can be followed all the same.
+const STREAMED: [&str; 2] = ["getLogs", "getOperation"];
+
 fn good_answer(spec: &Spec, answer: &Schema) -> Value {
     if spec.success == 101 {
         return json!({ "description": "The WebSocket is open." });
@@ -324,7 +329,8 @@ fn good_answer(spec: &Spec, answer: &Schema) -> Value {
         READ_HEADERS
     };
     let mut content = json!({ "application/json": { "schema": answer } });
-    if let (true, Value::Object(content)) = (spec.kind == Kind::List, &mut content) {
+    let streams = spec.kind == Kind::List || STREAMED.contains(&spec.id);
+    if let (true, Value::Object(content)) = (streams, &mut content) {
         content.insert(
             "text/event-stream".into(),
             json!({

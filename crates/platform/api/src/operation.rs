@@ -3,12 +3,15 @@
 //! Routing, the OpenAPI document, authorization, rate limits and the map to
 //! the command line all read this. It decides nothing. Tokens and grants have
 //! no PATCH: what an id allows never changes, one takes it away and gives a
-//! new one. Next: `operation/table.rs`.
+//! new one. Next: `operation/table.rs`, and `operation/surface.rs` for where each
+//! can be done.
 
+mod surface;
 mod table;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
+pub use surface::{Surface, Surfaces};
 pub use table::Operation;
 
 /// What is known of an operation.
@@ -195,6 +198,13 @@ impl Spec {
     #[must_use]
     pub const fn is_write(&self) -> bool {
         matches!(self.kind, Kind::Write)
+    }
+
+    /// Whether a key makes it happen once: logging in and out has none, because
+    /// nobody is known there whose key it could be.
+    #[must_use]
+    pub const fn takes_key(&self) -> bool {
+        self.is_write() && self.capability.is_some()
     }
 
     /// The names in its path, in order.

@@ -157,7 +157,6 @@ codes! {
     409 "backend_port_undeclared" "no release declares this port";
     409 "conflict" "something changed meanwhile" retryable;
     409 "drain_blocked" "the drain is blocked";
-    409 "exec_limit" "there are too many sessions" retryable;
     409 "fsck_failed" "the file system check failed";
     409 "hostname_not_proven" "the DNS does not say that the hostname is yours";
     409 "hostname_taken" "the hostname belongs to another environment";
@@ -195,6 +194,7 @@ codes! {
     415 "unsupported_media_type" "the body has another form than JSON";
     422 "E_VOLUME_REPLICA_LIMIT" "a process type with volumes has one replica at most";
     422 "arch_unavailable" "the image is not made for these processors";
+    422 "image_auth_failed" "the registry does not give the image to the platform";
     422 "image_too_large" "the image is too large";
     422 "image_unresolvable" "the image cannot be found";
     422 "manifest_invalid" "the manifest is not valid";
@@ -203,11 +203,13 @@ codes! {
     422 "proxy_ack_required" "say that the process expects the PROXY protocol";
     422 "scale_out_of_bounds" "the manifest allows another number of instances";
     428 "precondition_required" "say which version the change is meant for";
+    429 "exec_limit" "there are too many sessions" retryable;
     429 "rate_limited" "there were too many requests" retryable;
     431 "header_too_large" "the headers are too large";
     500 "internal" "something went wrong on our side" retryable;
     501 "not_supported" "this server cannot do that";
     503 "ipam_unavailable" "addresses cannot be given out now" retryable;
+    503 "ledger_broken" "the ledger is not what was written: nothing is changed on it";
     503 "projection_lag" "the view has not caught up yet" retryable;
     503 "secrets_key_unavailable" "the key of the secrets is not there" retryable;
     503 "unavailable" "the server cannot answer now" retryable;

@@ -41,11 +41,13 @@ use crate::state::{Owner, State, digest};
 
 pub(crate) use answer::{answer, json, page, read, read_own};
 pub(crate) use approvals::{Parked, park};
+pub use authorize::check_credential;
 pub(crate) use login::exchange;
 pub(crate) use notice::notice;
 pub use notice::{Bootstrap, Notice, Reads, Summary};
 pub use orgs::UNLIMITED;
 pub use tokens::caller_of_token;
+pub(crate) use tokens::kind_of;
 pub use visible::{Audit, may_see};
 
 use authorize::{Authorized, Who};

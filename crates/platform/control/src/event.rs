@@ -13,10 +13,11 @@ use std::collections::BTreeMap;
 
 use fluffy_base::id::{
     AssignmentId, BootId, DeployId, DrainId, EnrollmentTokenId, InstanceId, Ipv4Id, LedgerId,
-    MasterKeyId, NodeId, ProjectId, ReleaseId, SecretVersionId, VolumeId, VolumeSnapshotId,
+    MasterKeyId, NodeId, ProjectId, ReleaseId, SecretVersionId, TokenId, VolumeId,
+    VolumeSnapshotId,
 };
 use fluffy_base::{Digest, Timestamp};
-use fluffy_ledger::Event;
+use fluffy_ledger::{Event, Source};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -87,6 +88,15 @@ macro_rules! catalogue {
             #[must_use]
             pub const fn aggregate_kind(&self) -> &'static str {
                 match self { $(Self::$name(_) => $kind,)* }
+            }
+
+            /// What kind of aggregate events of a type belong to.
+            #[must_use]
+            pub fn kind_of(event_type: &str) -> Option<&'static str> {
+                match event_type {
+                    $($text => Some($kind),)*
+                    _ => None,
+                }
             }
 
             /// The payload as JSON.
@@ -256,7 +266,9 @@ catalogue! {
         rotation_id: String,
         old_valid_until: Timestamp,
     }
-    ServicePrincipalDeleted = "service_principal.deleted" of "service_principal" {}
+    ServicePrincipalDeleted = "service_principal.deleted" of "service_principal" {
+        ? name: String,
+    }
     TokenIssued = "token.issued" of "token" {
         kind: String,
         principal_id: String,
@@ -274,6 +286,9 @@ catalogue! {
         reason: String,
         ? pii_ref: String,
         ? count: u64,
+        ? token_id: EnrollmentTokenId,
+        ? token_created_by: String,
+        ? key_fingerprint: String,
     }
     GrantAdded = "grant.added" of "grant" {
         principal_id: String,
@@ -297,6 +312,7 @@ catalogue! {
         reason: String,
         ? operation: String,
         ? body_hash: Digest,
+        ? refused: String,
     }
     AuthzReadsSummarized = "authz.reads_summarized" of "principal" {
         principal_id: String,
@@ -385,6 +401,7 @@ catalogue! {
         strategy: String,
         options: Value,
         ? instance_id: InstanceId,
+        ? source: Source,
     }
     DeployStatusChanged = "deploy.status_changed" of "deploy" {
         status: String,
@@ -445,6 +462,7 @@ catalogue! {
         proxy_protocol: String,
         ? backend_expects_proxy_protocol: bool,
         ipv4_required: bool,
+        ? loopback: bool,
     }
     RouteUpdated = "route.updated" of "route" {
         ? hostname: String,
@@ -554,6 +572,8 @@ catalogue! {
     }
     EnrollmentTokenCreated = "enrollment_token.created" of "enrollment_token" {
         expires_at: Timestamp,
+        ? allow_nat: bool,
+        ? replaces: NodeId,
     }
     EnrollmentTokenConsumed = "enrollment_token.consumed" of "enrollment_token" {
         outcome: String,
@@ -570,6 +590,7 @@ catalogue! {
         labels: BTreeMap<String, String>,
         agent_version: String,
         token_id: EnrollmentTokenId,
+        ? machine_fingerprint: String,
     }
     NodeStateChanged = "node.state_changed" of "node" {
         state: String,
@@ -581,11 +602,19 @@ catalogue! {
     NodeDrainBlocked = "node.drain_blocked" of "node" {
         instances: Vec<InstanceId>,
     }
+    NodePlanHeld = "node.plan_held" of "node" {
+        ? held: String,
+    }
+    NodePlanConfirmed = "node.plan_confirmed" of "node" {
+        held: String,
+    }
     NodeCapacityUpdated = "node.capacity_updated" of "node" {
         cpu_cores: u64,
         memory_bytes: u64,
         disk_bytes: u64,
         reserved: Value,
+        ? drivers: Vec<NodeDriver>,
+        ? agent_version: String,
     }
     NodeCertRotated = "node.cert_rotated" of "node" {
         fingerprint: String,
@@ -602,6 +631,7 @@ catalogue! {
         command: Vec<String>,
         tty: bool,
         ? reason: String,
+        ? token_id: TokenId,
     }
     ExecSessionDenied = "exec_session.denied" of "exec_session" {
         reason: String,

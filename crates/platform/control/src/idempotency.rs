@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use fluffy_api::Operation;
+use fluffy_api::problem::Code;
 use fluffy_base::id::OrgId;
 use fluffy_base::{Digest, Timestamp};
 use fluffy_ledger::Event;
@@ -72,8 +73,9 @@ impl Replays {
         ) else {
             return;
         };
-        // A denial is decided anew each time.
-        if decided.outcome == "deny" {
+        // A denial is decided anew each time, and so is what may be otherwise
+        // the next time.
+        if decided.outcome == "deny" || decided.refused.as_deref().is_some_and(is_passing) {
             return;
         }
         let now = event.occurred_at;
@@ -96,6 +98,12 @@ impl Replays {
         self.done.insert(key, done);
         self.order.push_back((now, key));
     }
+}
+
+/// Whether a refusal of this code is not repeated under its key.
+fn is_passing(code: &str) -> bool {
+    let status = Code::find(code).map_or(500, |code| code.status);
+    matches!(status, 401 | 403 | 429) || status >= 500
 }
 
 fn digest_of(org: Option<OrgId>, principal: &str, operation: &str, key: &str) -> Digest {

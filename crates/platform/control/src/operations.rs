@@ -105,6 +105,13 @@ pub fn read(state: &State, call: &Call<'_>, request: &Request) -> Read {
         return plain(access::read_own(state, call, request, &who));
     };
     let place = place::resolve(state, request);
+    // Who sets limits has to see them.
+    let capability = match request.operation {
+        Operation::GetQuotas if authorize::holds(state, call.now, &who, "quota.set", &place) => {
+            "quota.set"
+        }
+        _ => capability,
+    };
     let Decided { mut fact, answer } = authorize::decide(state, call, &who, capability, &place);
     match answer {
         Answer::Allow => {}
@@ -242,7 +249,7 @@ impl Command<'_> {
         }
         let mut facts = vec![fact];
         let mut review = match answer {
-            Answer::Deny(refusal) => return denied(facts, refusal),
+            Answer::Deny(refusal) => return self.denied(facts, refusal),
             Answer::Review => true,
             Answer::Allow => false,
         };
@@ -250,7 +257,7 @@ impl Command<'_> {
             let Decided { fact, answer } = self.ask(capability);
             facts.push(fact);
             match answer {
-                Answer::Deny(refusal) => return denied(facts, refusal),
+                Answer::Deny(refusal) => return self.denied(facts, refusal),
                 Answer::Review => review = true,
                 Answer::Allow => {}
             }
@@ -338,6 +345,12 @@ impl Command<'_> {
             None => refusal,
         };
         let hidden = refusal.code == "forbidden";
+        // Whoever repeats it gets the same code, even if the answer is lost.
+        if let Some(Body::AuthzDecided(record)) = facts.first_mut().map(|fact| &mut fact.body)
+            && !hidden
+        {
+            record.refused = Some(refusal.code.to_owned());
+        }
         let recorded = hidden || call.idempotency.is_some() || is_sensitive(capability);
         // What was prepared too late is prepared and decided again; its key
         // must not be taken by then.
@@ -345,9 +358,33 @@ impl Command<'_> {
         if !recorded || again {
             facts.clear();
         }
+        if !facts.is_empty() {
+            facts.extend(self.kept_out(&refusal));
+        }
         Written {
             facts,
             outcome: Outcome::Refused(refusal),
+        }
+    }
+
+    fn denied(&self, facts: Vec<Fact>, refusal: Refusal) -> Written {
+        // Earlier decisions allowed nothing by themselves.
+        let last = facts.into_iter().next_back();
+        let mut facts: Vec<Fact> = last.into_iter().collect();
+        facts.extend(self.kept_out(&refusal));
+        Written {
+            facts,
+            outcome: Outcome::Refused(refusal),
+        }
+    }
+
+    /// The record that somebody wanted to run a command and did not.
+    fn kept_out(&self, refusal: &Refusal) -> Vec<Fact> {
+        match self.request.operation {
+            Operation::CreateExec if self.place.found => {
+                runtime::exec_denied(self.call, self.request, &self.place, refusal)
+            }
+            _ => Vec::new(),
         }
     }
 }
@@ -497,7 +534,7 @@ fn accessed(request: &Request, place: &Place) -> Option<Fact> {
     }
     let given = |name: &str| request.query.get(name);
     let time = |name: &str| given(name).and_then(|text| text.parse().ok());
-    let selectors: Map<String, Value> = ["process", "instance", "tail"]
+    let selectors: Map<String, Value> = ["process", "instance", "stream", "tail"]
         .into_iter()
         .filter_map(|name| Some((name.to_owned(), Value::from(given(name)?.clone()))))
         .collect();
@@ -513,15 +550,6 @@ fn accessed(request: &Request, place: &Place) -> Option<Fact> {
         decided_by: Some(0),
         ..fact
     })
-}
-
-fn denied(facts: Vec<Fact>, refusal: Refusal) -> Written {
-    // Earlier decisions allowed nothing by themselves.
-    let last = facts.into_iter().next_back();
-    Written {
-        facts: last.into_iter().collect(),
-        outcome: Outcome::Refused(refusal),
-    }
 }
 
 /// That something is not there is told only to those who may see it if it

@@ -36,7 +36,7 @@ use crate::state::{State, digest};
 pub use notice::Notice;
 pub(crate) use notice::notice;
 pub(crate) use read::{answer, read};
-pub(crate) use write::write;
+pub(crate) use write::{exec_denied, write};
 
 /// What runs, where, and what is wanted.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -96,10 +96,9 @@ pub struct Runtime {
 impl Runtime {
     /// Folds one event in; those that do not concern it change nothing.
     ///
-    /// Says whether the aggregate is gone and nothing will be asked of it.
-    pub(crate) fn apply(&mut self, event: &Event, body: &Body) -> bool {
-        fold::apply(self, event, body);
-        matches!(body, Body::InstanceCollected(_))
+    /// Gives back the aggregates that it forgets, which get no event any more.
+    pub(crate) fn apply(&mut self, event: &Event, body: &Body) -> Vec<(&'static str, String)> {
+        fold::apply(self, event, body)
     }
 
     /// The digests of what is shown of this part, by the name of the view.

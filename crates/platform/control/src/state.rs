@@ -163,15 +163,12 @@ impl State {
             *epoch = lease.epoch.max(*epoch);
         }
         self.replays.apply(event, body);
-        for (kind, id) in self.access.apply(event, body) {
+        let mut forgotten = self.access.apply(event, body);
+        forgotten.extend(self.runtime.apply(event, body));
+        for (kind, id) in forgotten {
             if let Some(metas) = self.metas.get_mut(kind) {
                 metas.remove(&id);
             }
-        }
-        if self.runtime.apply(event, body)
-            && let Some(metas) = self.metas.get_mut(&event.aggregate.kind)
-        {
-            metas.remove(&event.aggregate.id);
         }
     }
 }

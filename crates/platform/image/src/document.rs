@@ -102,7 +102,8 @@ pub struct Layer {
 }
 
 /// How a layer is compressed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Compression {
     /// Not at all.
     None,
@@ -119,6 +120,43 @@ pub struct Config {
     pub platform: Platform,
     /// The digests of the layers as unpacked, the lowest first.
     pub diff_ids: Vec<Digest>,
+}
+
+/// How an image says that it runs, where nobody says otherwise.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageConfig {
+    /// Variables, each `NAME=value`.
+    pub env: Vec<String>,
+    /// What runs.
+    pub entrypoint: Vec<String>,
+    /// Its arguments, or what runs if there is no entrypoint.
+    pub cmd: Vec<String>,
+    /// As whom, such as `1000:1000` or `app`; empty for root.
+    pub user: String,
+    /// Where; empty for the root folder.
+    pub workdir: String,
+    /// What asks it to end, such as `SIGTERM`; empty for that.
+    pub stop_signal: String,
+}
+
+impl ImageConfig {
+    /// Reads it from an image's config.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn read(bytes: &[u8]) -> Result<Self, ReadDocumentError> {
+        let raw: RawRunnable =
+            serde_json::from_slice(bytes).map_err(|_| ReadDocumentError::Form)?;
+        let raw = raw.config.unwrap_or_default();
+        Ok(Self {
+            env: raw.env.unwrap_or_default(),
+            entrypoint: raw.entrypoint.unwrap_or_default(),
+            cmd: raw.cmd.unwrap_or_default(),
+            user: raw.user.unwrap_or_default(),
+            workdir: raw.working_dir.unwrap_or_default(),
+            stop_signal: raw.stop_signal.unwrap_or_default(),
+        })
+    }
 }
 
 /// Why bytes are no document of an image.
@@ -156,6 +194,28 @@ pub enum ReadDocumentError {
 }
 
 impl Document {
+    /// Reads a manifest whose digest is known already, as what it says it is.
+    ///
+    /// # Errors
+    /// It is none, or nothing that is supported.
+    pub fn read_manifest(bytes: &[u8]) -> Result<Manifest, ReadDocumentError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Named {
+            #[serde(default)]
+            media_type: Option<String>,
+        }
+        let named: Named = serde_json::from_slice(bytes).map_err(|_| ReadDocumentError::Form)?;
+        // Only OCI's own may leave it out.
+        let [oci, _] = MANIFESTS;
+        let media_type = named.media_type.unwrap_or_else(|| oci.to_owned());
+        match Self::read(&media_type, bytes)? {
+            Self::Manifest(manifest) if manifest.is_image() => Ok(manifest),
+            Self::Manifest(manifest) => Err(unsupported(&manifest.config.media_type)),
+            Self::Index(_) => Err(unsupported(&media_type)),
+        }
+    }
+
     /// Reads what was announced as `media_type`.
     ///
     /// # Errors
@@ -274,6 +334,30 @@ struct RawConfig {
     #[serde(default)]
     variant: Option<String>,
     rootfs: RawRoot,
+}
+
+#[derive(Deserialize)]
+struct RawRunnable {
+    #[serde(default)]
+    config: Option<RawRun>,
+}
+
+/// Builders write `null` for what there is none of.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct RawRun {
+    #[serde(default)]
+    env: Option<Vec<String>>,
+    #[serde(default)]
+    entrypoint: Option<Vec<String>>,
+    #[serde(default)]
+    cmd: Option<Vec<String>>,
+    #[serde(default)]
+    user: Option<String>,
+    #[serde(default)]
+    working_dir: Option<String>,
+    #[serde(default)]
+    stop_signal: Option<String>,
 }
 
 #[derive(Deserialize)]

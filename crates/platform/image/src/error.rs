@@ -33,6 +33,9 @@ impl ResolveError {
         match self {
             Self::Survey(SurveyError::TooLarge { .. }) => "image_too_large",
             Self::Survey(SurveyError::Platform { .. }) => "arch_unavailable",
+            Self::Fetch(FetchError::Denied { .. } | FetchError::Realm { .. }) => {
+                "image_auth_failed"
+            }
             Self::Survey(_) | Self::Fetch(_) | Self::Local(_) => "image_unresolvable",
         }
     }
@@ -150,6 +153,14 @@ pub enum FetchError {
         /// Its status.
         status: u16,
     },
+    /// It trusts somebody with our credential whom nobody told us to trust.
+    #[error("`{host}` wants a token of `{realm}`, which is not to learn the credential for it")]
+    Realm {
+        /// The registry, with its port.
+        host: String,
+        /// Who gives out its tokens.
+        realm: String,
+    },
     /// It cannot answer now.
     #[error("`{host}` cannot answer now: status {status}")]
     Busy {
@@ -178,6 +189,11 @@ pub enum FetchError {
     },
 }
 
+/// What to do about a registry that does not give us an image.
+pub(crate) const DENIED: &str = "check that repository and tag exist; for a private one have the \
+     operator put a credential for the registry, as `docker login` writes it, into a file that \
+     only its owner can read, and start the platform with `--registry-auth FILE`";
+
 impl FetchError {
     /// Whether the same may work later.
     #[must_use]
@@ -192,27 +208,31 @@ impl FetchError {
             | Self::Tls { .. }
             | Self::NotFound { .. }
             | Self::Denied { .. }
+            | Self::Realm { .. }
             | Self::Answer { .. }
             | Self::Content { .. } => false,
         }
     }
 
-    const fn fix(&self) -> &'static str {
+    pub(crate) const fn fix(&self) -> &'static str {
         match self {
             Self::Address { .. } => {
-                "use a registry with a public address, or ask the operator to list this one"
+                "use a registry with a public address, or have the operator list this one: \
+                 `--internal-registry HOST` with TLS, `--insecure-registry HOST` without"
             }
             Self::Name { .. } | Self::Connect { .. } => {
                 "check the registry in the reference, or try again later"
             }
             Self::Tls { .. } => {
-                "give the registry a certificate that this machine trusts, or ask the operator \
-                 to list it as insecure"
+                "give the registry a certificate that this machine trusts, or have the operator \
+                 name who signed it: `--registry-ca FILE`"
             }
             Self::Http { .. } | Self::Deadline { .. } | Self::Busy { .. } => "try again later",
             Self::NotFound { .. } => "check repository and tag, or push the image first",
-            Self::Denied { .. } => {
-                "make the repository readable, and check that repository and tag exist"
+            Self::Denied { .. } => DENIED,
+            Self::Realm { .. } => {
+                "if that is who should give out its tokens, have the operator add \"realm\": HOST \
+                 to the registry's entry in the file of `--registry-auth`"
             }
             Self::Answer { .. } | Self::Content { .. } => {
                 "check that the reference names a registry, and push the image again"

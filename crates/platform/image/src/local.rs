@@ -6,7 +6,8 @@
 
 mod files;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use fluffy_base::{Digest, canonical};
@@ -21,9 +22,9 @@ use files::{Files, is_compressed};
 
 /// The media types of what is made of an old archive, and of an index.
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
-const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
-const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
-const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
+pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+pub(crate) const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+pub(crate) const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 
 /// Why an image of this machine cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -73,12 +74,37 @@ pub enum ReadLocalError {
     },
 }
 
+/// An image that was found, and where its parts are.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) resolved: Resolved,
+    files: Files,
+    /// What is made here of an old archive: its manifest, and the names of
+    /// files by digest.
+    made: Option<Made>,
+}
+
+#[derive(Debug)]
+struct Made {
+    manifest: Vec<u8>,
+    names: HashMap<Digest, String>,
+}
+
+/// A part of an image: a document or a layer.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Part {
+    pub(crate) digest: Digest,
+    pub(crate) size: u64,
+    /// Where it is; empty for what is made here.
+    pub(crate) name: String,
+}
+
 /// Finds what the image in a folder of the OCI layout is made of.
 ///
 /// # Errors
 /// There is none, or no node could run it.
 pub fn resolve_layout(path: &Path, limits: Limits) -> Result<Resolved, ResolveError> {
-    layout(&Files::folder(path)?, limits)
+    Ok(find_layout(path, limits)?.resolved)
 }
 
 /// Finds what the image in a file of `docker save` is made of.
@@ -86,11 +112,73 @@ pub fn resolve_layout(path: &Path, limits: Limits) -> Result<Resolved, ResolveEr
 /// # Errors
 /// There is none, or no node could run it.
 pub fn resolve_archive(path: &Path, limits: Limits) -> Result<Resolved, ResolveError> {
+    Ok(find_archive(path, limits)?.resolved)
+}
+
+pub(crate) fn find_layout(path: &Path, limits: Limits) -> Result<Found, ResolveError> {
+    let files = Files::folder(path)?;
+    Ok(Found {
+        resolved: layout(&files, limits)?,
+        files,
+        made: None,
+    })
+}
+
+pub(crate) fn find_archive(path: &Path, limits: Limits) -> Result<Found, ResolveError> {
     let files = Files::archive(path)?;
-    match files.size("oci-layout")? {
-        Some(_) => layout(&files, limits),
+    let (resolved, made) = match files.size("oci-layout")? {
+        Some(_) => (layout(&files, limits)?, None),
         // As it was before Docker 25, and as skopeo writes it.
-        None => listed(&files, limits),
+        None => {
+            let (resolved, made) = listed(&files, limits)?;
+            (resolved, Some(made))
+        }
+    };
+    Ok(Found {
+        resolved,
+        files,
+        made,
+    })
+}
+
+impl Found {
+    /// Everything that a node needs to run it, each once.
+    pub(crate) fn parts(&self) -> Result<Vec<Part>, ResolveError> {
+        let mut parts = Vec::new();
+        for platform in &self.resolved.platforms {
+            let manifest = match &self.made {
+                Some(made) => made.manifest.clone(),
+                None => self
+                    .files
+                    .read(&blob_name(&platform.digest), LARGEST_DOCUMENT)?,
+            };
+            let read = Document::read_manifest(&manifest);
+            let read = read.map_err(|_| self.files.form("its manifest cannot be read"))?;
+            let size = u64::try_from(manifest.len()).unwrap_or(u64::MAX);
+            parts.push(self.part(platform.digest, size));
+            parts.push(self.part(read.config.digest, read.config.size));
+            let layers = platform.layers.iter();
+            parts.extend(layers.map(|layer| self.part(layer.digest, layer.size)));
+        }
+        let mut seen = HashSet::new();
+        parts.retain(|part| seen.insert(part.digest));
+        Ok(parts)
+    }
+
+    /// The bytes of a part.
+    pub(crate) fn open(&self, name: &str) -> Result<Box<dyn Read + '_>, ResolveError> {
+        match (&self.made, name) {
+            (Some(made), "") => Ok(Box::new(io::Cursor::new(&made.manifest))),
+            (_, name) => Ok(self.files.stream(name)?),
+        }
+    }
+
+    fn part(&self, digest: Digest, size: u64) -> Part {
+        let name = match &self.made {
+            Some(made) => made.names.get(&digest).cloned().unwrap_or_default(),
+            None => blob_name(&digest),
+        };
+        Part { digest, size, name }
     }
 }
 
@@ -165,7 +253,7 @@ fn blob_name(digest: &Digest) -> String {
 }
 
 /// An old archive: a list of files, of which a manifest is made here.
-fn listed(files: &Files, limits: Limits) -> Result<Resolved, ResolveError> {
+fn listed(files: &Files, limits: Limits) -> Result<(Resolved, Made), ResolveError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
     struct Listed {
@@ -185,6 +273,7 @@ fn listed(files: &Files, limits: Limits) -> Result<Resolved, ResolveError> {
         return Err(files.form("its config has another number of layers").into());
     }
     let mut sizes: HashMap<Digest, u64> = HashMap::new();
+    let mut names = HashMap::from([(Digest::of(&bytes), image.config.clone())]);
     let mut layers = Vec::new();
     for (digest, name) in config.diff_ids.iter().zip(&image.layers) {
         // One that is there twice may be a link the second time.
@@ -193,6 +282,7 @@ fn listed(files: &Files, limits: Limits) -> Result<Resolved, ResolveError> {
             None => layer_size(files, name)?,
         };
         sizes.insert(*digest, size);
+        names.entry(*digest).or_insert_with(|| name.clone());
         let digest = format!("sha256:{digest}");
         layers.push(json!({"mediaType": LAYER, "digest": digest, "size": size}));
     }
@@ -208,7 +298,11 @@ fn listed(files: &Files, limits: Limits) -> Result<Resolved, ResolveError> {
         canonical::to_string(&manifest).map_err(|_| files.form("its layers have no size"))?;
     let mut survey = Survey::begin(MANIFEST, manifest.as_bytes(), limits)?;
     survey.take(&bytes)?;
-    Ok(survey.finish()?)
+    let made = Made {
+        manifest: manifest.into_bytes(),
+        names,
+    };
+    Ok((survey.finish()?, made))
 }
 
 /// The size of a layer as the config means it: not compressed.

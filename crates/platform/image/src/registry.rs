@@ -48,6 +48,8 @@ pub struct Options {
     pub roots: RootCertStore,
     /// Registries that are spoken to in the clear, as references name them.
     pub insecure: BTreeSet<String>,
+    /// Registries that are spoken to with TLS wherever they are.
+    pub internal: BTreeSet<String>,
     /// How much an image may be.
     pub limits: Limits,
     /// How long finding an image, or the beginning of a blob, may take.
@@ -59,18 +61,31 @@ pub struct Options {
 /// Who we are to one registry.
 #[derive(Debug)]
 pub struct Credential {
-    /// The name.
-    pub user: String,
-    /// The password, or what stands for it.
-    pub password: SecretString,
+    /// What we show.
+    pub proof: Proof,
     /// The host that gives out the registry's tokens, if it is another one.
     pub realm: Option<String>,
+}
+
+/// What proves who we are.
+#[derive(Debug)]
+pub enum Proof {
+    /// For the registry, or for who gives out its tokens.
+    Password {
+        /// The name.
+        user: String,
+        /// The password, or what stands for it.
+        password: SecretString,
+    },
+    /// A token that is good for others, for who gives them out.
+    Identity(SecretString),
 }
 
 /// A client of registries.
 pub struct Registry {
     way: Way,
     insecure: BTreeSet<String>,
+    internal: BTreeSet<String>,
     limits: Limits,
     deadline: Duration,
     idle: Duration,
@@ -79,11 +94,32 @@ pub struct Registry {
 /// The content of a blob as it comes. Dropping it ends the connection.
 #[derive(Debug)]
 pub struct Blob {
-    answer: Answer,
+    part: Part,
     digest: Digest,
     left: u64,
     hasher: Option<Hasher>,
+}
+
+/// What comes of a blob or document, unchecked: whoever takes it hashes it.
+#[derive(Debug)]
+pub(crate) struct Part {
+    answer: Answer,
+    /// Which byte of the whole comes first.
+    pub(crate) begins: u64,
     idle: Duration,
+}
+
+impl Part {
+    /// The next piece; nothing at the end.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, FetchError> {
+        match timeout(self.idle, self.answer.next()).await {
+            Ok(piece) => piece,
+            Err(_) => Err(FetchError::Deadline {
+                host: self.answer.host(),
+                after: self.idle,
+            }),
+        }
+    }
 }
 
 impl Options {
@@ -95,6 +131,7 @@ impl Options {
             judge: public_or_listed(BTreeSet::new()),
             roots,
             insecure: BTreeSet::new(),
+            internal: BTreeSet::new(),
             limits: Limits::default(),
             deadline: Duration::from_secs(15),
             idle: Duration::from_secs(30),
@@ -126,6 +163,7 @@ impl Registry {
         Self {
             way: Way::new(options.network, options.judge, options.roots),
             insecure: options.insecure,
+            internal: options.internal,
             limits: options.limits,
             deadline: options.deadline,
             idle: options.idle,
@@ -156,21 +194,38 @@ impl Registry {
         (digest, size): (Digest, u64),
         credential: Option<&Credential>,
     ) -> Result<Blob, FetchError> {
-        let opening = async {
-            let mut session = Session::new(self, reference, credential);
-            session.ask(&format!("blobs/sha256:{digest}"), "*/*").await
-        };
-        let opened = timeout(self.deadline, opening).await;
-        let answer = opened.unwrap_or_else(|_| Err(self.late(reference)))?;
-        if answer.length().is_some_and(|length| length != size) {
+        let path = format!("blobs/sha256:{digest}");
+        let opening = self.open_part(reference, (&path, "*/*"), 0, credential);
+        let part = opening.await?;
+        if part.answer.length().is_some_and(|length| length != size) {
             let what = "size";
             return Err(FetchError::Content { digest, what });
         }
         Ok(Blob {
-            answer,
+            part,
             digest,
             left: size,
             hasher: Some(Hasher::new()),
+        })
+    }
+
+    /// Opens a blob or a document, without its first bytes if that can be.
+    pub(crate) async fn open_part(
+        &self,
+        reference: &ImageReference,
+        (path, accept): (&str, &str),
+        from: u64,
+        credential: Option<&Credential>,
+    ) -> Result<Part, FetchError> {
+        let opening = async {
+            let mut session = Session::new(self, reference, credential);
+            session.ask_from(path, accept, from).await
+        };
+        let opened = timeout(self.deadline, opening).await;
+        let answer = opened.unwrap_or_else(|_| Err(self.late(reference)))?;
+        Ok(Part {
+            begins: answer.begins()?,
+            answer,
             idle: self.idle,
         })
     }
@@ -240,15 +295,7 @@ impl Blob {
         if self.hasher.is_none() {
             return Ok(None);
         }
-        let piece = match timeout(self.idle, self.answer.next()).await {
-            Ok(piece) => piece?,
-            Err(_) => {
-                return Err(FetchError::Deadline {
-                    host: self.answer.host(),
-                    after: self.idle,
-                });
-            }
-        };
+        let piece = self.part.next().await?;
         let content = |what| FetchError::Content {
             digest: self.digest,
             what,

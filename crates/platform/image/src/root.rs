@@ -9,20 +9,24 @@
 mod erofs;
 mod stream;
 mod tree;
+mod unfold;
 
 use std::fs::File;
 use std::io::{self, Read};
 
 use fluffy_base::Digest;
 use fluffy_tar::{Entry, Kind, ReadTarError, read_entry};
+use serde::{Deserialize, Serialize};
 
 use crate::document::Compression;
 use erofs::{Store, Written};
 use stream::Stream;
+pub(crate) use stream::{Ahead, Unpack, Unpacking};
 use tree::{Body, Meta, Tree};
+pub(crate) use unfold::{digest_of_folder, unfold};
 
 /// How much an image may be once it is unpacked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RootLimits {
     /// The most bytes of all layers, unpacked.
     pub bytes: u64,
@@ -57,7 +61,7 @@ pub struct LayerBlob<R> {
 }
 
 /// What was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Root {
     /// The bytes of the result.
     pub size: u64,
@@ -130,12 +134,29 @@ impl ConvertError {
 ///
 /// `result` and `aside` are empty files that can be written; `aside` holds
 /// small content while it waits for its place and is worthless afterwards.
+/// That the result reaches the disk is for who keeps it.
 ///
 /// # Errors
 /// A layer is hostile, broken or too large, or a file cannot be written; what
 /// is in the files then is worthless.
 pub fn convert<R: Read>(
     layers: impl IntoIterator<Item = LayerBlob<R>>,
+    limits: RootLimits,
+    result: &File,
+    aside: &File,
+) -> Result<Root, ConvertError> {
+    let layers = layers.into_iter().map(|layer| {
+        (
+            Unpacking::new(layer.bytes, layer.compression),
+            layer.diff_id,
+        )
+    });
+    convert_unpacked(layers, limits, result, aside)
+}
+
+/// The same with layers that come unpacked, each with its digest.
+pub(crate) fn convert_unpacked<U: Unpack>(
+    layers: impl IntoIterator<Item = (U, Digest)>,
     limits: RootLimits,
     result: &File,
     aside: &File,
@@ -171,10 +192,14 @@ struct Build<'a> {
 }
 
 impl Build<'_> {
-    fn apply<R: Read>(&mut self, layer: usize, blob: LayerBlob<R>) -> Result<(), ConvertError> {
+    fn apply<U: Unpack>(
+        &mut self,
+        layer: usize,
+        (unpacked, diff_id): (U, Digest),
+    ) -> Result<(), ConvertError> {
         self.tree.begin_layer();
         let left = self.limits.bytes.saturating_sub(self.unpacked);
-        let mut stream = Stream::new(blob.bytes, blob.compression, left, &self.limits);
+        let mut stream = Stream::new(unpacked, left, &self.limits);
         let applied = self.entries(layer, &mut stream);
         let applied = applied.and_then(|()| stream.drain().map_err(|e| Wrong::Tar(e.into())));
         if let Err(wrong) = applied {
@@ -194,13 +219,13 @@ impl Build<'_> {
         }
         let (unpacked, digest) = stream.finish();
         self.unpacked += unpacked;
-        match digest == blob.diff_id {
+        match digest == diff_id {
             true => Ok(()),
             false => Err(ConvertError::Content { layer }),
         }
     }
 
-    fn entries<R: Read>(&mut self, layer: usize, stream: &mut Stream<R>) -> Result<(), Wrong> {
+    fn entries<U: Unpack>(&mut self, layer: usize, stream: &mut Stream<U>) -> Result<(), Wrong> {
         while let Some(entry) = read_entry(stream)? {
             self.entries += 1;
             if self.entries > self.limits.entries {
@@ -240,10 +265,10 @@ impl Build<'_> {
 
     /// What an entry brings; none if it is no thing of its own. What files
     /// hold is taken from the stream.
-    fn body<R: Read>(
+    fn body<U: Unpack>(
         &mut self,
         entry: &Entry,
-        stream: &mut Stream<R>,
+        stream: &mut Stream<U>,
     ) -> Result<Result<Option<Body>, &'static str>, Wrong> {
         if entry.size > 0 && entry.kind != Kind::File {
             return Ok(Err("it has content, and is no file"));

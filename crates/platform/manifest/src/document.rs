@@ -264,6 +264,7 @@ fn processes(
             continue;
         };
         let process = process::read(reader, &fields, (inherited, volumes));
+        process::check_vars(reader, &item, &name, [&process.vars].into_iter());
         let own: BTreeSet<&String> = process.mounts.iter().map(|it| &it.volume).collect();
         for volume in own {
             if !mounted.insert(volume.clone()) {
@@ -291,7 +292,16 @@ fn overrides(
         let Some(fields) = reader.table(&item) else {
             continue;
         };
-        overrides.insert(name, process::read_override(reader, &fields, processes));
+        let changes = process::read_override(reader, &fields, processes);
+        for (process, base) in processes {
+            let own = changes.processes.get(process).map(|own| &own.vars);
+            // What is too much without the override is said where it stands.
+            if !changes.vars.is_empty() || own.is_some_and(|own| !own.is_empty()) {
+                let parts = [&base.vars, &changes.vars].into_iter().chain(own);
+                process::check_vars(reader, &item, process, parts);
+            }
+        }
+        overrides.insert(name, changes);
     }
     overrides
 }

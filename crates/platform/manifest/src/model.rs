@@ -47,6 +47,10 @@ pub struct Image {
 }
 
 /// When an image is pulled.
+///
+/// A release names its image by digest, and whatever a node has under a digest
+/// is that image; so both give the same bytes, and a tag is looked up for every
+/// release either way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PullPolicy {

@@ -266,6 +266,36 @@ fn command(reader: &mut Reader<'_>, fields: &Fields<'_>, name: &str) -> Option<V
     Some(arguments)
 }
 
+/// Holds what a process type gets in the end against the limit of each part:
+/// its own variables and those that it inherits.
+pub(crate) fn check_vars<'a>(
+    reader: &mut Reader<'_>,
+    item: &Item<'_>,
+    name: &str,
+    parts: impl Iterator<Item = &'a BTreeMap<String, String>>,
+) {
+    let mut merged: BTreeMap<&str, &str> = BTreeMap::new();
+    for part in parts {
+        merged.extend(
+            part.iter()
+                .map(|(key, value)| (key.as_str(), value.as_str())),
+        );
+    }
+    let bytes: usize = merged
+        .iter()
+        .map(|(key, value)| key.len() + value.len())
+        .sum();
+    let (most, size) = VARS;
+    if merged.len() > most || bytes > size {
+        let message = format!(
+            "`{name}` gets {} variables of {bytes} bytes with those it inherits; at most {most} of \
+             {size} bytes",
+            merged.len()
+        );
+        reader.wrong(item, Code::VarLimit, message);
+    }
+}
+
 fn vars(reader: &mut Reader<'_>, fields: &Fields<'_>) -> BTreeMap<String, String> {
     let mut vars = BTreeMap::new();
     let Some(item) = fields.get("vars") else {

@@ -24,7 +24,12 @@ pub fn schema() -> Value {
         })),
         "image": closed(json!({
             "ref": {"type": "string", "minLength": 1, "maxLength": 512},
-            "pull_policy": {"enum": ["if_not_present", "always"]},
+            "pull_policy": {
+                "enum": ["if_not_present", "always"],
+                "description": "A release names its image by digest, and what a node has under a \
+                                digest is that image: both words give the same bytes. What a tag \
+                                means is looked up for every release, whatever stands here.",
+            },
         })),
         "env": closed(common()),
         "deploy": closed(json!({

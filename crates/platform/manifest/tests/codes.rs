@@ -447,3 +447,34 @@ proptest::proptest! {
         }
     }
 }
+
+/// Variables `A0` and on, as a table.
+fn many(letter: char, count: usize) -> String {
+    let each = (0..count).map(|at| format!("{letter}{at} = \"x\""));
+    format!("{{ {} }}", each.collect::<Vec<_>>().join(", "))
+}
+
+#[test]
+fn what_a_process_inherits_counts_for_its_limit() {
+    let manifest = |env: usize, own: usize, over: usize| {
+        format!(
+            "schema_version = \"v1\"\n[env]\nvars = {}\n[processes.web]\nvars = {}\n\
+             resources = {{ memory = \"64MiB\" }}\n[overrides.prod]\nvars = {}\n",
+            many('A', env),
+            many('B', own),
+            many('C', over),
+        )
+    };
+    let codes = |text: &str| -> Vec<(String, String)> {
+        let problems = Manifest::parse(text).err().unwrap_or_default();
+        let each = problems.iter();
+        each.map(|it| (it.code.as_str().to_owned(), it.field.clone()))
+            .collect()
+    };
+    // As many as there may be, and one name that only replaces another.
+    assert_eq!(codes(&manifest(200, 56, 0)), []);
+    assert_eq!(codes(&manifest(200, 50, 6)), []);
+    let limit = |field: &str| ("E_VAR_LIMIT".to_owned(), field.to_owned());
+    assert_eq!(codes(&manifest(200, 57, 0)), [limit("processes.web")]);
+    assert_eq!(codes(&manifest(200, 50, 7)), [limit("overrides.prod")]);
+}

@@ -141,6 +141,8 @@ pub struct OpenDeploy {
     pub kind: DeployKind,
     /// Each group with the release that it gets; none keeps the one it has.
     pub groups: BTreeMap<GroupId, Option<ReleaseId>>,
+    /// Groups that nobody wants any more: what failed had added them.
+    pub cleared: BTreeSet<GroupId>,
     /// The deploy whose failure made it, if one did.
     pub because: Option<DeployId>,
 }

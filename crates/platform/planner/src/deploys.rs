@@ -12,8 +12,8 @@ use fluffy_base::id::{DeployId, EnvId};
 use crate::action::{Action, Expected, OpenDeploy, Step};
 use crate::lifecycle::{DeployState, SecretBundleState};
 use crate::model::{Deploy, DeployKind, EnvLife, GroupId, OnFailure, SecretUse, State};
-use crate::reason::{DeployFailure, DrainReason};
-use crate::survey::Survey;
+use crate::reason::{DeployFailure, DrainReason, FailureReason};
+use crate::survey::{Member, Survey};
 
 /// How many replacements in one group end a deploy.
 pub const RETRIES: usize = 3;
@@ -93,9 +93,15 @@ fn gate(deploy: &Deploy, group: &Survey<'_>, now: Timestamp) -> Option<DeployFai
     if hopeless {
         return Some(DeployFailure::Hopeless);
     }
-    let failing = running()
+    let failing: Vec<_> = running()
         .filter(|member| group.start_failed(member, now))
-        .count();
+        .collect();
+    // Its node has tried often enough; the next one would do the same.
+    let loops = |member: &&Member<'_>| member.failure() == Some(FailureReason::CrashLoopBackoff);
+    if failing.iter().any(loops) {
+        return Some(DeployFailure::RetriesSpent);
+    }
+    let failing = failing.len();
     let spent = group.replaced(DrainReason::StartFailed, deploy.since, now);
     (failing > 0 && failing + spent >= RETRIES).then_some(DeployFailure::RetriesSpent)
 }
@@ -117,7 +123,10 @@ impl<'a> Decided<'a> {
             && let Some(open) = rollback(id, deploy)
         {
             let back = groups.iter();
-            for group in back.filter(|group| open.groups.contains_key(group.id)) {
+            let back = back.filter(|group| {
+                open.groups.contains_key(group.id) || open.cleared.contains(group.id)
+            });
+            for group in back {
                 expects.push(Expected::Group(group.id.clone(), group.group.version));
                 self.changing.insert(group.id);
             }
@@ -174,6 +183,7 @@ impl<'a> Decided<'a> {
                 env,
                 kind: DeployKind::Restart,
                 groups: same.collect(),
+                cleared: BTreeSet::new(),
                 because: None,
             })],
         });
@@ -195,19 +205,29 @@ fn rotated(users: &[&Survey<'_>]) -> Option<SecretBundleState> {
     done.then_some(SecretBundleState::Active)
 }
 
-/// The way back from a failed deploy, where there is one.
+/// The way back from a failed deploy, where there is one: what had a release
+/// gets it back, and what the deploy had added goes again. Where nothing had a
+/// release there is nothing to go back to.
 fn rollback(id: DeployId, deploy: &Deploy) -> Option<OpenDeploy> {
     if deploy.kind != DeployKind::Deploy || deploy.options.on_failure != OnFailure::Rollback {
         return None;
     }
-    let before = deploy.groups.iter().filter(|(_, before)| before.is_some());
-    let groups: BTreeMap<_, _> = before
-        .map(|(group, before)| (group.clone(), *before))
-        .collect();
+    let (mut groups, mut cleared) = (BTreeMap::new(), BTreeSet::new());
+    for (group, before) in &deploy.groups {
+        match before {
+            Some(_) => {
+                groups.insert(group.clone(), *before);
+            }
+            None => {
+                cleared.insert(group.clone());
+            }
+        }
+    }
     (!groups.is_empty()).then_some(OpenDeploy {
         env: deploy.env,
         kind: DeployKind::Rollback,
         groups,
+        cleared,
         because: Some(id),
     })
 }

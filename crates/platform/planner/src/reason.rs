@@ -79,6 +79,8 @@ words! {
         SecretsMissing = "secrets_missing",
         /// Secrets did not reach the guest.
         SecretsInjectionFailed = "secrets_injection_failed",
+        /// Secrets cannot be opened or fetched now.
+        SecretsKeyUnavailable = "secrets_key_unavailable",
         /// The health check failed.
         HealthcheckFailed = "healthcheck_failed",
         /// It took more memory than it has.
@@ -89,6 +91,24 @@ words! {
         WorkloadExited = "workload_exited",
         /// It failed five times in ten minutes.
         CrashLoopBackoff = "crash_loop_backoff",
+        /// The image tries to do harm.
+        ImageHostile = "image_hostile",
+        /// The image is not one.
+        ImageInvalid = "image_invalid",
+        /// The registry wants another credential.
+        ImageAuthFailed = "image_auth_failed",
+        /// The registry does not answer.
+        RegistryUnavailable = "registry_unavailable",
+        /// The guest says nothing any more.
+        GuestUnresponsive = "guest_unresponsive",
+        /// What ran the instance is gone, and nobody saw how.
+        VmmLost = "vmm_lost",
+        /// The guest's kernel gave up.
+        GuestPanic = "guest_panic",
+        /// The node's agent cannot look after it; what runs goes on.
+        Degraded = "degraded",
+        /// A newer instance has the volume.
+        VolumeEpochStale = "volume_epoch_stale",
     }
 }
 
@@ -120,15 +140,26 @@ impl FailureReason {
             | Self::QemuStartFailed
             | Self::ContainerStartFailed
             | Self::BootTimeout
+            | Self::RegistryUnavailable
+            | Self::SecretsKeyUnavailable
+            | Self::GuestUnresponsive
+            | Self::VmmLost
+            | Self::Degraded
             | Self::VolumeAttachFailed => FailureClass::Host,
-            Self::ImageTooLarge | Self::SecretsMissing => FailureClass::Config,
-            Self::GuestProtocolMismatch | Self::SpecUnsupported | Self::SecretsInjectionFailed => {
-                FailureClass::Platform
-            }
+            Self::ImageTooLarge
+            | Self::ImageHostile
+            | Self::ImageInvalid
+            | Self::ImageAuthFailed
+            | Self::SecretsMissing => FailureClass::Config,
+            Self::GuestProtocolMismatch
+            | Self::SpecUnsupported
+            | Self::SecretsInjectionFailed
+            | Self::VolumeEpochStale => FailureClass::Platform,
             Self::HealthcheckFailed
             | Self::OomKilled
             | Self::WorkloadStartFailed
             | Self::WorkloadExited
+            | Self::GuestPanic
             | Self::CrashLoopBackoff => FailureClass::App,
         }
     }
@@ -138,7 +169,12 @@ impl FailureReason {
     pub const fn is_hopeless(self) -> bool {
         matches!(
             self,
-            Self::ImageTooLarge | Self::GuestProtocolMismatch | Self::SpecUnsupported
+            Self::ImageTooLarge
+                | Self::ImageHostile
+                | Self::ImageInvalid
+                | Self::ImageAuthFailed
+                | Self::GuestProtocolMismatch
+                | Self::SpecUnsupported
         )
     }
 
@@ -146,9 +182,17 @@ impl FailureReason {
     #[must_use]
     pub const fn moves_after(self) -> Option<u32> {
         match self {
-            Self::ImagePullFailed | Self::ImagePullTimeout | Self::ImageLayerInvalid => Some(2),
-            // The data is here and nowhere else.
-            Self::VolumeAttachFailed => None,
+            Self::ImagePullFailed
+            | Self::ImagePullTimeout
+            | Self::ImageLayerInvalid
+            | Self::RegistryUnavailable => Some(2),
+            // The data is here and nowhere else, or it starts again in place.
+            Self::VolumeAttachFailed
+            | Self::GuestUnresponsive
+            | Self::VmmLost
+            | Self::Degraded
+            // No other node would get them.
+            | Self::SecretsKeyUnavailable => None,
             _ => match self.class() {
                 FailureClass::Host => Some(1),
                 FailureClass::Config | FailureClass::Platform | FailureClass::App => None,

@@ -4,7 +4,8 @@
 //! appended, and reads what the state does not hold: events, logs, keys. Says
 //! nothing about HTTP and decides nothing. Next: `http` above, `platform` below.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,11 +13,14 @@ use std::time::Duration;
 use fluffy_api::Operation;
 use fluffy_api::operation::Bucket;
 use fluffy_api::types::{self, Projection, Projections};
-use fluffy_base::id::{MemberId, TokenId};
+use fluffy_base::id::{EnvId, MemberId, SecretVersionId, TokenId};
 use fluffy_base::{Digest, Timestamp};
-use fluffy_control::access::{Audit, Notice as AccessNotice, Reads, caller_of_token};
+use fluffy_control::access::{
+    Audit, Notice as AccessNotice, Reads, caller_of_token, check_credential,
+};
+use fluffy_control::event::AuthzDecided;
 use fluffy_control::{
-    Call, Caller, CallerKind, Notice, Outcome, Read, Refusal, Request, State, Subject,
+    Body, Call, Caller, CallerKind, Notice, Outcome, Read, Refusal, Request, State, Subject,
 };
 use fluffy_ledger::{Actor, ActorKind, Aggregate, Domain};
 use serde_json::{Value, json};
@@ -29,13 +33,16 @@ use crate::exec::Execs;
 use crate::fold::Position;
 use crate::hashes::Hashes;
 use crate::history::{self, HistoryError, Wanted};
-use crate::http::{Asked, Backend, Health, Identity, OpenExec, Opening, Stored, Wrote};
+use crate::http::{
+    Asked, Backend, Earlier, Health, Identity, OpenExec, Opening, Printed, Stored, Wrote,
+};
+use crate::logs::{Cursor, Follower, LogLine, Logs, Order, Query, stream_of};
 use crate::machine::{Ask, Job, Reply};
 use crate::material::{Once, Workshop};
-use crate::node::{Had, LogLine, Logs};
-use crate::peers::{Line, Wanted as WantedLines};
+use crate::peers::{Line, Reach, Told, Wanted as WantedLines};
 use crate::personal::{Address, address_of, is_address_of};
 use crate::platform::Platform;
+use crate::safe;
 use crate::sequencer::{Answer, SubmitError};
 use crate::works::{self, Work};
 
@@ -147,16 +154,19 @@ impl Control {
         let once = workshop.prepare(&job.call(), &mut request, states).await?;
         let answer = self
             .submit(Job {
-                ask: Ask::Write(request),
+                ask: Ask::Write(request.clone()),
                 ..job
             })
             .await?;
         let Reply::Wrote(outcome) = answer.reply else {
             return Err(mistaken());
         };
-        let done = matches!(outcome, Outcome::Done { .. });
+        workshop.conclude(&request, &outcome);
+        // What waits for a person is told its secret now: nobody could tell it
+        // later, and until then it opens nothing.
+        let told = matches!(outcome, Outcome::Done { .. } | Outcome::Parked { .. });
         Ok(Wrote {
-            once: if done { once } else { Once::new() },
+            once: if told { once } else { Once::new() },
             outcome,
             position: answer.position,
         })
@@ -174,6 +184,12 @@ impl Control {
             platform: self.platform.clone(),
             safe: self.workshop.safe().clone(),
             operation: asked.operation,
+            // Its form was checked before.
+            rebuild: asked
+                .body
+                .clone()
+                .and_then(|body| serde_json::from_value(body).ok())
+                .unwrap_or_default(),
             id: subject.id.clone(),
         };
         match work.perform(works::PATIENCE).await {
@@ -185,6 +201,35 @@ impl Control {
             Err(refusal) => wrote.outcome = Outcome::Refused(refusal),
         }
         wrote
+    }
+
+    /// The env whose secrets a call may destroy, and the versions it has now.
+    fn secrets_of(&self, asked: &Asked) -> Option<(EnvId, BTreeSet<SecretVersionId>)> {
+        let may_destroy = matches!(
+            asked.operation,
+            Operation::DeleteEnv
+                | Operation::DeleteSecrets
+                | Operation::ReplaceSecrets
+                | Operation::UpdateSecrets
+        );
+        let path: Vec<&str> = asked.path.iter().map(String::as_str).collect();
+        let request = may_destroy.then(|| Request::new(asked.operation, &path))?;
+        self.look(|state| {
+            let env = fluffy_control::place_of(state, &request).owner.env?;
+            Some((env, safe::versions_in(state, env)))
+        })
+    }
+
+    /// Removes what was sealed of versions that are kept no more; what that
+    /// misses, the loop of retention finds.
+    async fn destroy(&self, (env, before): (EnvId, BTreeSet<SecretVersionId>)) {
+        let now = self.look(|state| safe::versions_in(state, env));
+        for version in before.difference(&now) {
+            if let Err(error) = safe::destroy(self.platform.aside(), *version).await {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, %version, "a destroyed secret was not removed at once");
+            }
+        }
     }
 
     /// The member that a call names, if it names one.
@@ -237,13 +282,30 @@ impl Control {
         shown
     }
 
+    /// Puts in what was printed today, which is in no event.
+    fn with_log_bytes(&self, mut shown: Value) -> Value {
+        let org = shown
+            .get("org_id")
+            .and_then(Value::as_str)
+            .and_then(|org| org.parse().ok());
+        let quota = shown.pointer_mut("/quotas/log_bytes_per_day/used");
+        if let (Some(org), Some(used)) = (org, quota) {
+            *used = json!(self.logs.used(org));
+        }
+        shown
+    }
+
     /// What the state does not hold.
     async fn outside(&self, asked: &Asked) -> Result<Value, Refusal> {
         match asked.operation {
             Operation::ListEvents => self.history(asked, Audit::Left).await,
             Operation::ListAudit => self.history(asked, Audit::Included).await,
+            // Who follows gets its lines in its stream.
+            Operation::GetLogs if asked.query.contains_key("follow") => Ok(json!({ "items": [] })),
             Operation::GetLogs => {
-                let lines = self.lines(asked, &mut Had::default()).await?;
+                let mut lines = self.lines(asked, &mut Follower::default()).await?;
+                lines.sort_by_key(|it| it.line.at);
+                let lines = lines.into_iter().map(|it| it.line).collect::<Vec<_>>();
                 Ok(json!({ "items": lines }))
             }
             Operation::GetProjections => self.projections().await,
@@ -282,36 +344,47 @@ impl Control {
     }
 
     /// Which lines are asked for.
-    fn wanted_lines(&self, asked: &Asked) -> Result<WantedLines, Refusal> {
+    fn wanted_lines(&self, asked: &Asked, who: &Follower) -> Result<WantedLines, Refusal> {
         let text = |name: &str| asked.query.get(name).cloned();
         let time = |name: &str| text(name).and_then(|text| text.parse::<Timestamp>().ok());
         let place = self.look(|state| fluffy_control::place_of(state, &request_of(asked)));
+        let follows = text("follow").is_some();
         let now = self.now();
-        let an_hour_ago = now.as_micros().saturating_sub(HOUR_IN_MICROS);
         // A node's clock may be ahead: who follows gets what it says.
-        let last = match text("follow") {
-            Some(_) => Timestamp::from_micros(i64::MAX),
-            None => now,
-        };
+        let last = if follows { Timestamp::MAX } else { now };
+        // The hour before the end, if only that is said.
+        let end = time("until").unwrap_or(now);
+        let before = end.as_micros().saturating_sub(HOUR_IN_MICROS);
         let tail = text("tail").and_then(|text| text.parse().ok());
         Ok(WantedLines {
             env: place.owner.env.ok_or_else(mistaken)?,
             process: text("process"),
             instance: text("instance"),
-            since: time("since").unwrap_or(Timestamp::from_micros(an_hour_ago)),
+            stream: text("stream"),
+            since: time("since").unwrap_or(Timestamp::from_micros(before)),
             until: time("until").unwrap_or(last),
             tail: tail.unwrap_or(1_000),
+            reach: match &who.at {
+                _ if !follows => Reach::Look,
+                None => Reach::Begin,
+                Some(cursor) => Reach::From(cursor.clone()),
+            },
         })
     }
 
     /// The lines that were asked for and not had yet, whichever replica heard
-    /// them, the oldest first.
-    async fn lines(&self, asked: &Asked, had: &mut Had) -> Result<Vec<types::LogLine>, Refusal> {
-        let wanted = self.wanted_lines(asked)?;
-        let mut lines = self.lines_here(&wanted);
+    /// them, each replica's in the order in which it told them.
+    async fn lines(&self, asked: &Asked, who: &mut Follower) -> Result<Vec<Line>, Refusal> {
+        let wanted = self.wanted_lines(asked, who)?;
+        let unread = |error: io::Error| {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "lines can't be read");
+            unavailable("what was printed can't be read")
+        };
+        let mut told = vec![self.lines_here(&wanted).await.map_err(unread)?];
         if let Some(peers) = self.execs.peers() {
             match peers.lines(&wanted, self.now()).await {
-                Ok(others) => lines.extend(others),
+                Ok(others) => told.extend(others),
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(error, "another replica did not tell its lines");
@@ -323,57 +396,52 @@ impl Control {
                 }
             }
         }
+        let mut lines = merged(told.iter_mut().map(|it| std::mem::take(&mut it.lines)));
         // What a node said again after a move is here twice.
-        lines.sort_by(|one, other| {
-            let place = |it: &Line| (it.line.instance_id, it.seq);
-            let names = |it: &Line| (it.boot.clone(), it.line.stream.clone());
-            (names(one), place(one)).cmp(&(names(other), place(other)))
-        });
         lines.retain(|it| {
             let instance = it.line.instance_id.to_string();
-            had.is_new(&instance, &it.boot, &it.line.stream, it.seq)
+            who.had.is_new(&instance, &it.boot, &it.line.stream, it.seq)
         });
-        lines.sort_by_key(|it| it.line.at);
-        let first = lines.len().saturating_sub(wanted.tail);
-        Ok(lines.drain(first..).map(|it| it.line).collect())
+        let at = who.at.get_or_insert_default();
+        if !matches!(wanted.reach, Reach::From(_)) {
+            for left in lines.drain(..lines.len().saturating_sub(wanted.tail)) {
+                at.advance(&left.store, left.arrival);
+            }
+        }
+        for it in &mut lines {
+            at.advance(&it.store, it.arrival);
+            it.cursor = at.to_string();
+        }
+        for told in &told {
+            at.join(&told.through);
+        }
+        Ok(lines)
     }
 
     /// The lines that this replica heard.
-    fn lines_here(&self, wanted: &WantedLines) -> Vec<Line> {
-        let instances = self.look(|state| {
-            let all = state.runtime.plan.instances.iter();
-            let of_env = all.filter(|(_, it)| it.group.env == wanted.env);
-            let wanted = of_env.filter(|(id, it)| {
-                let process = wanted.process.as_deref();
-                let instance = wanted.instance.as_deref();
-                process.is_none_or(|name| name == &*it.group.process)
-                    && instance.is_none_or(|name| name == id.to_string())
-            });
-            let named = wanted.map(|(id, it)| (*id, it.group.process.to_string()));
-            named.collect::<Vec<_>>()
+    async fn lines_here(&self, wanted: &WantedLines) -> io::Result<Told> {
+        let store = self.logs.store_id().to_owned();
+        let ms = |at: Timestamp| u64::try_from(at.as_micros() / 1_000).unwrap_or(0);
+        let found = self.logs.find(Query {
+            env: wanted.env,
+            process: wanted.process.clone(),
+            instance: wanted.instance.clone(),
+            stream: wanted.stream.clone(),
+            since_ms: ms(wanted.since),
+            until_ms: ms(wanted.until),
+            most: wanted.tail,
+            order: match &wanted.reach {
+                Reach::Look => Order::Time,
+                Reach::Begin => Order::Arrival,
+                Reach::From(cursor) => Order::After(cursor.of(&store)),
+            },
         });
-        let window = wanted.since..=wanted.until;
-        let mut lines: Vec<Line> = Vec::new();
-        for (instance_id, process) in instances {
-            let kept = self.logs.of(&instance_id.to_string());
-            lines.extend(kept.into_iter().map(|line| Line {
-                boot: line.boot.to_string(),
-                seq: line.seq,
-                line: types::LogLine {
-                    at: Timestamp::from_micros(
-                        i64::try_from(line.at_ms.saturating_mul(1_000)).unwrap_or(i64::MAX),
-                    ),
-                    instance_id,
-                    process: process.clone(),
-                    stream: stream_of(&line.stream).to_owned(),
-                    line: line.text.to_string(),
-                    truncated: line.truncated,
-                },
-            }));
-        }
-        lines.retain(|it| window.contains(&it.line.at));
-        lines.sort_by_key(|it| it.line.at);
-        lines.split_off(lines.len().saturating_sub(wanted.tail))
+        let found = found.await?;
+        let mut through = Cursor::default();
+        through.advance(&store, found.through);
+        let lines = found.lines.into_iter();
+        let lines = lines.filter_map(|line| shown(&store, &line)).collect();
+        Ok(Told { lines, through })
     }
 
     async fn projections(&self) -> Result<Value, Refusal> {
@@ -423,6 +491,7 @@ impl Control {
             reason: reason.to_owned(),
             pii_ref: self.workshop.personal().keep_source(source).await,
             count: 1,
+            org: None,
         };
         let notice = Notice::Access(notice);
         let recorded = self.platform.notice("access", None, notice).await;
@@ -456,6 +525,7 @@ impl Failures {
             reason: "folded".to_owned(),
             pii_ref: None,
             count,
+            org: None,
         })
     }
 }
@@ -487,9 +557,12 @@ impl Backend for Control {
                 kind: CallerKind::Local,
                 actor: Actor::new(ActorKind::User, "local"),
             }),
-            Identity::Socket(_) => Err(unauthenticated(
-                "this socket is for the owner of the platform's data",
-            )),
+            Identity::Socket(user) => {
+                let source = format!("socket:{user}");
+                self.failed("another user of the machine", &source).await;
+                let why = "this socket is for the owner of the platform's data";
+                Err(unauthenticated(why))
+            }
             Identity::Nothing { source } => {
                 self.failed("nothing was shown", source).await;
                 Err(unauthenticated("no credential was shown"))
@@ -497,14 +570,23 @@ impl Backend for Control {
             Identity::Token { hash, source } => {
                 let found = self.token(hash).await;
                 let found = found.map_err(|_| unavailable("tokens can't be looked up"))?;
-                let caller = found.and_then(|id| self.look(|state| caller_of_token(state, id)));
-                match caller {
-                    Some(caller) => Ok(caller),
-                    None => {
-                        self.failed("unknown token", source).await;
-                        Err(unauthenticated("the token is not known"))
-                    }
+                let now = self.now();
+                let known = self.look(|state| {
+                    let caller = caller_of_token(state, found?)?;
+                    let good = check_credential(state, &caller, now);
+                    Some(good.map(|()| caller))
+                });
+                let unknown = || Err(unauthenticated("the token is not known"));
+                let known = known.unwrap_or_else(unknown);
+                if let Err(refusal) = &known {
+                    let reason = match refusal.code {
+                        "token_expired" => "expired token",
+                        "token_revoked" => "revoked token",
+                        _ => "unknown token",
+                    };
+                    self.failed(reason, source).await;
                 }
+                known
             }
         }
     }
@@ -541,6 +623,7 @@ impl Backend for Control {
     async fn write(&self, asked: Asked) -> Result<Wrote, Refusal> {
         let mut tries = 0;
         let before = self.member_of(&asked);
+        let secrets = self.secrets_of(&asked);
         loop {
             tries += 1;
             let wrote = self.try_write(&asked).await?;
@@ -552,6 +635,12 @@ impl Backend for Control {
                     && refusal.details.contains_key("overtaken")
             );
             if !overtaken || tries == TRIES {
+                if matches!(&wrote.outcome, Outcome::Refused(it) if it.code == "invalid_grant") {
+                    self.failed("invalid grant", &asked.source).await;
+                }
+                if let Some(secrets) = secrets {
+                    self.destroy(secrets).await;
+                }
                 let wrote = self.with_work(&asked, wrote).await;
                 return Ok(self.with_email(&asked, wrote, before).await);
             }
@@ -562,16 +651,28 @@ impl Backend for Control {
         self.look(|state| fluffy_control::answer(state, subject))
     }
 
-    async fn led_to(&self, decision: u64) -> Option<Subject> {
+    async fn led_to(&self, decision: u64) -> Option<Earlier> {
         let ledger = self.platform.ledger().clone();
         let led_to = spawn_blocking(move || {
             let events = ledger.read(decision, 200).ok()?;
-            let decided = events.first()?.request_id.clone();
+            let decided = events.first()?;
+            if let Ok(Body::AuthzDecided(AuthzDecided {
+                refused: Some(code),
+                ..
+            })) = Body::read(decided)
+            {
+                return Some(Earlier::Refused(code));
+            }
+            let request = decided.request_id.clone();
             let mut same = events.into_iter().skip(1);
             let first = same
-                .find(|event| event.request_id == decided && event.event_type != "authz.decided")?;
+                .find(|event| event.request_id == request && event.event_type != "authz.decided")?;
             let Aggregate { kind, id } = first.aggregate;
-            (first.domain == Domain::Platform).then(|| Subject::of(&kind, id))
+            let subject = Subject::of(&kind, id);
+            (first.domain == Domain::Platform).then_some(match &*first.event_type {
+                "approval.requested" => Earlier::Parked(subject),
+                _ => Earlier::Done(subject),
+            })
         });
         led_to.await.ok().flatten()
     }
@@ -603,20 +704,37 @@ impl Backend for Control {
             (_, Value::Null) => self.outside(&asked).await,
             (Operation::ListMembers, list) => Ok(self.with_emails(list).await),
             (Operation::GetKeys, keys) => Ok(self.with_key_files(keys)),
+            (Operation::GetQuotas, quotas) => Ok(self.with_log_bytes(quotas)),
             (_, value) => Ok(value),
         }
+    }
+
+    async fn look_again(&self, asked: Asked) -> Result<Value, Refusal> {
+        if asked.operation != Operation::ListAudit {
+            return self.read(asked).await;
+        }
+        // A record of every look would be something new to look at.
+        let request = request_of(&asked);
+        let job = self.job(&asked, Ask::Read(request.clone()));
+        let read = self.look(|state| fluffy_control::read(state, &job.call(), &request));
+        read.result?;
+        self.outside(&asked).await
     }
 
     fn printing(&self) -> Option<broadcast::Receiver<LogLine>> {
         Some(self.logs.follow())
     }
 
-    async fn printed(&self, asked: &Asked, had: &mut Had) -> Option<Vec<Value>> {
+    async fn printed(&self, asked: &Asked, who: &mut Follower) -> Option<Vec<Printed>> {
         let request = request_of(asked);
         let job = self.job(asked, Ask::Read(request.clone()));
         self.look(|state| fluffy_control::would_allow(state, &job.call(), &request))?;
-        let lines = self.lines(asked, had).await.ok()?;
-        Some(lines.iter().map(|line| json!(line)).collect())
+        let lines = self.lines(asked, who).await.ok()?.into_iter();
+        let printed = lines.map(|it| Printed {
+            line: json!(it.line),
+            cursor: it.cursor,
+        });
+        Some(printed.collect())
     }
 
     fn fingerprint(&self, request: Digest) -> Digest {
@@ -632,9 +750,9 @@ impl Backend for Control {
         self.execs.open(&asked).await
     }
 
-    fn lines_for(&self, ticket: &str) -> Option<Value> {
+    async fn lines_for(&self, ticket: &str) -> Option<io::Result<Told>> {
         let wanted = self.execs.peers()?.admit(ticket, self.now())?;
-        serde_json::to_value(self.lines_here(&wanted)).ok()
+        Some(self.lines_here(&wanted).await)
     }
 
     async fn recall(&self, key: &str) -> Result<Option<Stored>, Refusal> {
@@ -663,6 +781,9 @@ impl Backend for Control {
     }
 
     fn health(&self) -> Health {
+        if let Some(seq) = self.platform.ledger().refused_since() {
+            return Health::Unready(SubmitError::Broken { seq }.to_string());
+        }
         match self.platform.sequencer().halted() {
             None if self.platform.ledger().is_failing() => {
                 Health::Unready("the ledger can't be written".to_owned())
@@ -703,12 +824,40 @@ impl Backend for Control {
     }
 }
 
-/// The stream of a line, as the interface names it.
-fn stream_of(name: &str) -> &'static str {
-    match name {
-        "stdout" => "stdout",
-        "stderr" => "stderr",
-        _ => "platform",
+/// A line as the interface shows it; none if it is of nobody.
+fn shown(store: &str, line: &LogLine) -> Option<Line> {
+    let micros = i64::try_from(line.at_ms.saturating_mul(1_000));
+    Some(Line {
+        boot: line.boot.to_string(),
+        seq: line.seq,
+        store: store.to_owned(),
+        arrival: line.arrival,
+        cursor: String::new(),
+        line: types::LogLine {
+            at: Timestamp::from_micros(micros.unwrap_or(i64::MAX)),
+            instance_id: line.instance.parse().ok()?,
+            process: line.source.process.clone(),
+            stream: stream_of(&line.stream).to_owned(),
+            line: line.text.to_string(),
+            truncated: line.truncated,
+            dropped: line.dropped,
+        },
+    })
+}
+
+/// The lines of all replicas by their time, those of each in its order.
+fn merged(told: impl Iterator<Item = Vec<Line>>) -> Vec<Line> {
+    let mut told: Vec<_> = told.map(|lines| lines.into_iter().peekable()).collect();
+    let mut all = Vec::new();
+    loop {
+        let first = told.iter_mut().filter_map(|lines| {
+            let at = lines.peek()?.line.at;
+            Some((at, lines))
+        });
+        let Some(next) = first.min_by_key(|(at, _)| *at) else {
+            return all;
+        };
+        all.extend(next.1.next());
     }
 }
 
@@ -725,6 +874,13 @@ fn request_of(asked: &Asked) -> Request {
 fn not_submitted(error: &SubmitError) -> Refusal {
     match error {
         SubmitError::Unrecordable(_) => mistaken(),
+        SubmitError::Broken { seq } => {
+            let fix = format!(
+                "an operator looks with `fluffy events verify`, and either restores the ledger or \
+                 starts the server with --accept-break {seq}"
+            );
+            Refusal::new("ledger_broken", error.to_string(), fix)
+        }
         SubmitError::OutcomeUnknown(_) => {
             let why = "the database did not say whether the request was recorded";
             let fix = "send it again with the same Idempotency-Key, or look whether it was done";

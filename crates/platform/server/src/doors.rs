@@ -4,16 +4,17 @@
 //! are made once by whichever replica is first, sealed, and found by the
 //! others. Next: `backend` for what is behind HTTP.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fluffy_api::node::dial;
-use fluffy_base::id::MasterKeyId;
+use fluffy_base::id::EnvId;
 use fluffy_control::runtime::Notice as RuntimeNotice;
-use fluffy_control::{Notice, Outcome, State};
+use fluffy_control::{Notice, Outcome};
+use fluffy_image::{Registries, Shelf, StoreLimits};
 use fluffy_vault::LoadKeyError;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::time::{MissedTickBehavior, interval};
@@ -24,14 +25,15 @@ use crate::certificate;
 use crate::exec::Execs;
 use crate::hashes::Hashes;
 use crate::hostnames::Hostnames;
-use crate::http::{HttpService, Listener, Options as HttpOptions, tls};
+use crate::http::{HttpService, Listener, Options as HttpOptions, Tls};
 use crate::images::find_image;
+use crate::logs::{Keeping, Logs};
 use crate::machine::Reply;
-use crate::material::Workshop;
-use crate::node::{NodeDoor, OpenNodeDoorError};
+use crate::material::{NodePlace, Workshop};
+use crate::node::{LocalEdge, NodeDoor, OpenNodeDoorError};
 use crate::peers::{Peers, Place};
 use crate::platform::Platform;
-use crate::safe::{Safe, SafeError};
+use crate::safe::{Safe, SafeError, live_keys};
 use crate::sequencer::SubmitError;
 use crate::server::Server;
 
@@ -39,8 +41,15 @@ use crate::server::Server;
 const ALIVE: Duration = Duration::from_secs(5);
 /// How often reads are summed up.
 const SETTLE: Duration = Duration::from_secs(60);
-/// How often the master keys are looked for while they are missing.
+/// How often the master keys are looked for while they are missing, and
+/// whether another server has made a new one.
 const SEALED: Duration = Duration::from_secs(2);
+
+/// How often it is looked at whose logs' time is over.
+const TEND: Duration = Duration::from_secs(60);
+
+/// How often the server gets itself another certificate.
+const RENEWAL: Duration = Duration::from_secs(24 * 3600);
 
 /// Which doors a replica has.
 #[derive(Debug, Clone, Default)]
@@ -62,8 +71,16 @@ pub struct Doors {
     /// Host and port at which other replicas reach this one's API, if not
     /// where it listens.
     pub advertise: Option<String>,
-    /// Registries that are spoken to in the clear.
-    pub insecure_registries: BTreeSet<String>,
+    /// How registries are reached, by this server and by nodes.
+    pub registries: Registries,
+    /// Where images of this machine's files are kept for nodes; none for who
+    /// takes no such images.
+    pub images: Option<PathBuf>,
+    /// Where what workloads print is kept, and how much of it; none for who
+    /// keeps only the last of it, in memory.
+    pub logs: Option<Keeping>,
+    /// Whether this process has an edge for its own machine.
+    pub edge: bool,
     /// How hostnames of routes are proven.
     pub hostnames: Hostnames,
     /// The public IPv4 addresses that envs can have: ranges such as
@@ -71,6 +88,9 @@ pub struct Doors {
     pub ipv4_pool: Option<Vec<String>>,
     /// How HTTP behaves.
     pub http: HttpOptions,
+    /// How often the server gets itself another certificate; once a day if
+    /// not said, which leaves it months to try again.
+    pub renewal: Option<Duration>,
 }
 
 /// The doors that are open.
@@ -86,6 +106,8 @@ pub struct Open {
     pub root: Vec<u8>,
     /// What nodes are told to trust.
     pub pin: fluffy_base::Digest,
+    /// The place of this process's own edge, where nodes can be.
+    pub edge: Option<LocalEdge>,
     /// Why the master keys are not at hand, if they are not.
     pub sealed: Option<LoadKeyError>,
 }
@@ -106,6 +128,24 @@ pub enum OpenDoorsError {
     #[error("without its master keys the server needs the certificate in `{path}`")]
     Certificate {
         /// Where it should be.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// Images can't be kept.
+    #[error("images cannot be kept in `{path}`")]
+    Images {
+        /// Where they should be.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// What workloads print can't be kept.
+    #[error("logs cannot be kept in `{path}`")]
+    Logs {
+        /// Where they should be.
         path: PathBuf,
         /// What the system said.
         #[source]
@@ -161,8 +201,29 @@ impl Server {
         let root = identity.chain.last().map(|root| root.to_vec());
         let (root, pin) = (root.unwrap_or_default(), door.server().pin());
         let hashes = Hashes::new(platform.aside().clone());
-        let find_image = find_image(doors.insecure_registries.clone());
-        let workshop = Workshop::new(hashes, safe.clone(), find_image);
+        let shelf = doors.images.as_deref().map(shelf).transpose()?;
+        if let Some(shelf) = &shelf {
+            door.server().serve_blobs(Arc::clone(shelf));
+        }
+        let logs = door.server().logs();
+        if let Some(keeping) = doors.logs.clone() {
+            let (path, clock) = (keeping.folder.clone(), Arc::clone(platform.clock()));
+            let kept = logs.keep_in(keeping, clock).await;
+            kept.map_err(|source| OpenDoorsError::Logs { path, source })?;
+        }
+        let registries = Arc::new(doors.registries.clone());
+        door.server().reach_registries(Arc::clone(&registries));
+        let find_image = find_image(registries, shelf);
+        let nodes = match doors.nodes {
+            Some(address) => Some(listen(address).await?),
+            None => None,
+        };
+        let place = nodes.as_ref().and_then(|nodes| nodes.local_addr().ok());
+        let place = place.map(|listening| NodePlace {
+            server: Place::of(listening, &doors.names).address,
+            pin,
+        });
+        let workshop = Workshop::new(hashes, safe.clone(), find_image).with_nodes(place);
         let peers = Peers::new(&platform, safe.clone(), &root)?;
         let workshop = workshop.with_hostnames(doors.hostnames.clone());
         self.verify_routes(doors.hostnames.clone());
@@ -170,10 +231,12 @@ impl Server {
             let unsealed = unseal(platform.clone(), safe.clone(), door.clone());
             self.open_door(until(unsealed, self.stopping()));
         }
+        let keys = follow_keys(platform.clone(), safe.clone());
+        self.open_door(until(keys, self.stopping()));
         let execs = Execs::new(platform.clone(), safe, door.server().clone());
         let execs = execs.beside(peers.clone());
         let owner = doors.socket.is_some().then(own_user);
-        let behind = (execs, door.server().logs());
+        let behind = (execs, Arc::clone(&logs));
         let control = Control::new(platform.clone(), workshop, behind, owner);
         let service = HttpService::new(control, doors.http.clone());
 
@@ -183,6 +246,7 @@ impl Server {
             operators: None,
             root,
             pin,
+            edge: None,
             sealed,
         };
         if let Some(address) = doors.api {
@@ -194,7 +258,10 @@ impl Server {
                 peers.set_place(place);
             }
             let dial::Identity { chain, key } = identity;
-            let listener = Listener::Public(listener, tls(chain, key)?);
+            let tls = Tls::new(chain, key)?;
+            let renewed = renew(door.clone(), doors.clone(), tls.clone());
+            self.open_door(until(renewed, self.stopping()));
+            let listener = Listener::Public(listener, tls);
             self.open_door(service.clone().serve(listener, self.stopping()));
         }
         if let Some(address) = doors.operators {
@@ -207,22 +274,29 @@ impl Server {
             let listener = Listener::Local(listen_socket(path)?);
             self.open_door(service.clone().serve(listener, self.stopping()));
         }
-        if let Some(address) = doors.nodes {
-            let listener = listen(address).await?;
+        if let Some(listener) = nodes {
             open.nodes = listener.local_addr().ok();
+            open.edge = doors.edge.then(|| door.seat());
             self.open_door(door.run(listener, self.stopping()));
         }
         self.open_door(attend(peers, service, self.stopping()));
+        self.open_door(tend(platform, logs, self.stopping()));
         Ok(open)
     }
 }
 
-/// The master keys that are in use, the active one first.
-fn live_keys(state: &State) -> Vec<MasterKeyId> {
-    let keys = state.runtime.cluster.keys.iter();
-    let mut live: Vec<_> = keys.filter(|(_, key)| key.retired_at.is_none()).collect();
-    live.sort_by_key(|(_, key)| std::cmp::Reverse(key.introduced_at));
-    live.into_iter().map(|(id, _)| *id).collect()
+/// The images of this machine's files, in a tenth of its disk.
+fn shelf(path: &Path) -> Result<Arc<Shelf>, OpenDoorsError> {
+    let opened = std::fs::create_dir_all(path).and_then(|()| {
+        let limits = StoreLimits::of_disk(path)?;
+        Shelf::open(path, limits.quota / 3)
+    });
+    opened
+        .map(Arc::new)
+        .map_err(|source| OpenDoorsError::Images {
+            path: path.to_owned(),
+            source,
+        })
 }
 
 /// Takes note of the key that seals from now on.
@@ -242,6 +316,12 @@ async fn proven(
     doors: &Doors,
 ) -> Result<(NodeDoor, dial::Identity), OpenDoorsError> {
     let door = NodeDoor::open(platform, safe, &doors.names).await?;
+    let identity = fresh(&door, doors).await?;
+    Ok((door, identity))
+}
+
+/// A certificate of this server that begins now.
+async fn fresh(door: &NodeDoor, doors: &Doors) -> Result<dial::Identity, OpenDoorsError> {
     let identity = door.identity(&doors.names).await?;
     if let Some(path) = &doors.certificate
         && let Err(error) = certificate::keep(path, &identity)
@@ -252,7 +332,22 @@ async fn proven(
             "the server's certificate was not kept for a start without its keys"
         );
     }
-    Ok((door, identity))
+    Ok(identity)
+}
+
+/// Shows a fresh certificate now and then, long before the last one ends.
+async fn renew(door: NodeDoor, doors: Doors, tls: Tls) {
+    loop {
+        tokio::time::sleep(doors.renewal.unwrap_or(RENEWAL)).await;
+        let renewed = match fresh(&door, &doors).await {
+            Ok(dial::Identity { chain, key }) => tls.replace(chain, key).map_err(Into::into),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = renewed {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "the server's certificate could not be renewed");
+        }
+    }
 }
 
 /// The door for nodes with the certificate of the last start.
@@ -301,6 +396,38 @@ async fn unseal(platform: Platform, safe: Safe, door: NodeDoor) {
     }
 }
 
+/// Seals with the newest key of the ledger, whichever server made it, once its
+/// file is in this server's folder.
+async fn follow_keys(platform: Platform, safe: Safe) {
+    let mut ticks = interval(SEALED);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut missed = None;
+    loop {
+        ticks.tick().await;
+        let newest = platform.sequencer().read(live_keys).first().copied();
+        let Some(newest) = newest.filter(|_| !safe.is_sealed()) else {
+            continue;
+        };
+        if safe.key_ids().first() == Some(&newest) {
+            continue;
+        }
+        match safe.activate(newest) {
+            Ok(()) => tracing::info!(key = %newest, "a new master key seals from now on"),
+            Err(error) if missed != Some(newest) => {
+                missed = Some(newest);
+                let error = &error as &dyn std::error::Error;
+                let folder = safe.folder().display();
+                tracing::warn!(
+                    error,
+                    "another server made master key {newest}: what it seals can't be opened \
+                     here until {newest}.key is copied to {folder}"
+                );
+            }
+            Err(_) => {}
+        }
+    }
+}
+
 async fn until(work: impl Future<Output = ()>, mut stop: tokio::sync::watch::Receiver<bool>) {
     tokio::select! {
         () = work => {}
@@ -343,6 +470,40 @@ async fn attend(
     }
     // What was read since the last time is recorded too, if it can be.
     let _ = service.backend().settle().await;
+}
+
+/// Lets logs go when their time is over, until the replica stops. Each has its
+/// own, so each does it, whoever leads.
+async fn tend(platform: Platform, logs: Arc<Logs>, mut stop: tokio::sync::watch::Receiver<bool>) {
+    let tending = async {
+        let mut ticks = interval(TEND);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let state = platform.clone();
+            let tended = logs.tend(move |env| is_live(&state, env)).await;
+            if let Err(error) = tended {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, "logs were not removed whose time is over");
+            }
+            if let Err(error) = logs.share(platform.aside()).await {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, "what other servers heard today is not known");
+            }
+        }
+    };
+    tokio::select! {
+        () = tending => {}
+        _ = stop.wait_for(|stop| *stop) => {}
+    }
+    logs.close().await;
+}
+
+fn is_live(platform: &Platform, env: EnvId) -> bool {
+    platform.sequencer().read(|state| {
+        let env = state.runtime.envs.get(&env);
+        env.is_some_and(|env| env.deleted_at.is_none())
+    })
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, OpenDoorsError> {

@@ -13,20 +13,21 @@ use fluffy_api::types::CreateExec;
 use fluffy_base::id::{ExecSessionId, NodeId};
 use fluffy_control::access::Notice as AccessNotice;
 use fluffy_control::runtime::Notice as RuntimeNotice;
+use fluffy_control::runtime::notice::may_go_on;
 use fluffy_control::{Notice, Outcome, Refusal, State};
 use fluffy_planner::lifecycle::ExecState;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
-use tokio::time::timeout;
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::aside::Kind;
 use crate::credential::CredentialKind;
-use crate::gateway::Ended;
+use crate::gateway::{Ended, Terms};
 use crate::hashes::Hashes;
 use crate::http::{OpenExec, OpenedExec, Opening};
 use crate::machine::Reply;
 use crate::material::unsealed;
-use crate::node::{ExecError, NodeServer};
+use crate::node::{Carried, ExecError, ExecLink, NodeServer};
 use crate::peers::{Peer, Peers};
 use crate::personal::Personal;
 use crate::platform::Platform;
@@ -38,6 +39,9 @@ const PART: &str = "exec";
 const ORDERS: Kind = Kind::new("exec-order");
 /// How long an order is kept: as long as a token can be good, and a little.
 const KEPT: Duration = Duration::from_secs(600);
+
+/// How often it is looked whether who opened a session still may.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// How long this replica may take to hear of a session of another.
 const FOLLOWS: Duration = Duration::from_secs(2);
@@ -116,12 +120,14 @@ impl Execs {
     pub async fn open(&self, asked: &OpenExec) -> Result<Opening, Refusal> {
         let pii_ref = self.personal.keep_source(&asked.source).await;
         let Some(id) = self.proven(asked).await? else {
-            self.refused(pii_ref).await;
+            self.refused(asked, pii_ref).await;
             return Err(invalid());
         };
         if let Some(peer) = self.elsewhere(id).await? {
             return Ok(Opening::Elsewhere(peer));
         }
+        // From before it counts as connected until its end is on record.
+        let carried = self.nodes.carry(id);
         let connected = RuntimeNotice::ExecConnected {
             session: id,
             pii_ref: pii_ref.clone(),
@@ -134,18 +140,18 @@ impl Execs {
             // Used, over, revoked, or its instance is gone: all the same to
             // whoever shows it.
             _ => {
-                self.refused(pii_ref).await;
+                self.refused(asked, pii_ref).await;
                 return Err(invalid());
             }
         }
         let (ended, result) = oneshot::channel();
         match self.start(id).await {
-            Ok((link, longest)) => {
+            Ok((link, terms)) => {
                 let (revoke, revoked) = watch::channel(false);
-                tokio::spawn(self.clone().attend(id, revoke, result));
+                tokio::spawn(self.clone().attend((id, carried), revoke, result));
                 Ok(Opening::Here(OpenedExec {
                     link,
-                    longest,
+                    terms,
                     revoked,
                     ended,
                 }))
@@ -214,10 +220,15 @@ impl Execs {
         postcard::from_bytes(&bytes).map_err(|_| gone())
     }
 
-    async fn start(&self, id: ExecSessionId) -> Result<(crate::node::ExecLink, Duration), Refusal> {
+    async fn start(&self, id: ExecSessionId) -> Result<(ExecLink, Terms), Refusal> {
         let order = self.order(&id.to_string()).await?;
         let known = self.platform.sequencer().read(|state| place_of(state, id));
         let (node, instance, longest) = known.ok_or_else(invalid)?;
+        let terms = Terms {
+            session: id.to_string(),
+            longest: Duration::from_secs(longest),
+            tty: order.terminal.is_some(),
+        };
         let open = v1::ExecOpen {
             session_id: id.to_string(),
             instance_id: instance,
@@ -244,38 +255,53 @@ impl Execs {
                 }
                 ExecError::TimedOut { .. } => unavailable("the node did not start it in time"),
             })?;
-        Ok((link, Duration::from_secs(longest)))
+        Ok((link, terms))
     }
 
-    /// Ends a session when the state says so, and records how it ended.
+    /// Ends a session when the state says so or who opened it may no longer,
+    /// and records how it ended.
     async fn attend(
         self,
-        id: ExecSessionId,
+        (id, _carried): (ExecSessionId, Carried),
         revoke: watch::Sender<bool>,
         mut result: oneshot::Receiver<Ended>,
     ) {
         let mut positions = self.platform.sequencer().positions();
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let ended = loop {
-            tokio::select! {
+            let goes_on = tokio::select! {
                 ended = &mut result => break ended.unwrap_or_else(|_| failed()),
-                moved = positions.changed() => {
-                    let state = self.platform.sequencer().read(|state| {
-                        state.runtime.execs.get(&id).map(|session| session.state)
-                    });
-                    if moved.is_err() || state != Some(ExecState::Connected) {
-                        revoke.send_replace(true);
-                        break result.await.unwrap_or_else(|_| failed());
-                    }
-                }
+                moved = positions.changed() => moved.is_ok() && self.is_connected(id),
+                // Also without an event: a grant ends by time.
+                _ = looks.tick() => self.may_go_on(id),
+            };
+            if !goes_on {
+                revoke.send_replace(true);
+                break result.await.unwrap_or_else(|_| failed());
             }
         };
         self.end(id, &ended).await;
     }
 
-    /// Records the end; it is tried for a while, because a session that never
-    /// ends would count forever.
+    fn is_connected(&self, id: ExecSessionId) -> bool {
+        let state = self.platform.sequencer().read(|state| {
+            let session = state.runtime.execs.get(&id);
+            session.map(|session| session.state)
+        });
+        state == Some(ExecState::Connected)
+    }
+
+    fn may_go_on(&self, id: ExecSessionId) -> bool {
+        let now = self.platform.clock().now();
+        let states = self.platform.sequencer();
+        states.read(|state| may_go_on(state, now, id))
+    }
+
+    /// Records the end; it is tried until it is there, because a session that
+    /// never ends would count for as long as it may last.
     async fn end(&self, id: ExecSessionId, ended: &Ended) {
-        for pause in [0, 1, 5, 20, 60] {
+        for pause in [0, 1, 5, 20].into_iter().chain(std::iter::repeat(60)) {
             tokio::time::sleep(Duration::from_secs(pause)).await;
             let notice = RuntimeNotice::ExecEnded {
                 session: id,
@@ -291,12 +317,15 @@ impl Execs {
         }
     }
 
-    /// One event for every token that was not good.
-    async fn refused(&self, pii_ref: Option<String>) {
+    /// One event for every token that was not good, in the history of the org
+    /// whose door it was shown at.
+    async fn refused(&self, asked: &OpenExec, pii_ref: Option<String>) {
+        let states = self.platform.sequencer();
         let notice = AccessNotice::AuthFailed {
             reason: "exec_token_invalid".to_owned(),
             pii_ref,
             count: 1,
+            org: states.read(|state| state.access.names.org(&asked.org)),
         };
         let notice = Notice::Access(notice);
         if let Err(error) = self.platform.notice(PART, None, notice).await {

@@ -238,16 +238,16 @@ pub(crate) fn refold<M: Machine>(
     }
 }
 
-/// Folds a ledger from its first event to the event `last`; from its archive
-/// as far as that goes, if it is given.
+/// Folds a ledger from its first event to the event `last`; from its archive,
+/// if it is given, up to the event that is named with it.
 pub(crate) fn refold_to<M: Machine>(
     ledger: &Ledger,
     last: u64,
-    archive: Option<&Path>,
+    archive: Option<(&Path, u64)>,
 ) -> Result<Fold<M>, FoldError> {
     let mut fold = Fold::empty(ledger);
-    if let Some(archive) = archive {
-        fold.read_archive(archive, last)?;
+    if let Some((archive, archived)) = archive {
+        fold.read_archive(archive, archived.min(last))?;
     }
     while fold.position.seq < last {
         let left = usize::try_from(last - fold.position.seq).unwrap_or(PAGE);

@@ -11,6 +11,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 pub use fluffy_api::exec::{Control, Exit, PROTOCOL, Signal, kind};
+use fluffy_api::exec::{MAX_RESIZES, MAX_SIZE, Word, close};
 use fluffy_api::node::{MAX_EXEC_FRAME, v1};
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt as _, StreamExt as _};
@@ -40,10 +41,33 @@ const MAX_CONTROL: usize = 1024;
 /// When a command without a client is told to end, and then made to.
 const TERM_AFTER: Duration = Duration::from_secs(5);
 const KILL_AFTER: Duration = Duration::from_secs(25);
-/// How long a client has to say good-bye too.
+/// How long a client has to say good-bye too, and one that is cut off: it must
+/// not hold up the record of its end.
 const FAREWELL: Duration = Duration::from_secs(5);
+const CUT: Duration = Duration::from_secs(1);
+/// How long a signal may wait behind input that a command does not read. Then
+/// the node's stream is ended instead, and its guest does the rest.
+const STUCK: Duration = Duration::from_secs(1);
 /// How long a killed command may take to be gone.
 const GONE_AFTER: Duration = Duration::from_secs(5);
+
+/// How long before its end a client hears of it.
+const WARNING: Duration = Duration::from_secs(60);
+/// After how long without a byte a terminal is left, and how often it is
+/// looked whether it was.
+const IDLE: Duration = Duration::from_secs(30 * 60);
+const IDLE_LOOK: Duration = Duration::from_secs(30);
+
+/// What a session is carried by.
+#[derive(Debug, Clone)]
+pub struct Terms {
+    /// Which it is.
+    pub session: String,
+    /// How long it may last.
+    pub longest: Duration,
+    /// Whether it has a terminal, which somebody must use.
+    pub tty: bool,
+}
 
 /// How a session ended, as the ledger records it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -155,7 +179,7 @@ fn accept(key: &[u8]) -> String {
 pub async fn carry<S>(
     stream: S,
     mut link: ExecLink,
-    longest: Duration,
+    terms: Terms,
     mut revoked: watch::Receiver<bool>,
 ) -> Ended
 where
@@ -170,20 +194,30 @@ where
     let (mut sink, mut source) = socket.split();
     let counts = Counts::default();
     let end = {
-        let down = down(&mut sink, &mut link.from_node, &counts);
+        let down = down(&mut sink, &mut link.from_node, &terms, &counts);
         let up = up(&mut source, &link.to_node, &counts);
         tokio::select! {
             end = down => end,
             end = up => end,
             _ = revoked.wait_for(|revoked| *revoked) => End::Cut("operator_revoked"),
-            () = tokio::time::sleep(longest) => End::Cut("timeout"),
+            () = tokio::time::sleep(terms.longest) => End::Cut("timeout"),
+            () = counts.idle(), if terms.tty => End::Cut("timeout"),
         }
+    };
+    let patience = match end {
+        End::Cut(_) => CUT,
+        _ => FAREWELL,
     };
     let (exit_code, reason) = match end {
         End::Exited(exit) => (exit.exit_code, known(&exit.reason)),
         End::Lost => (farewell(&mut link, &counts).await, "client_disconnect"),
         End::Violated(why) => {
-            close(&mut sink, CloseCode::Policy, why).await;
+            let word = Word::Error {
+                code: "protocol".to_owned(),
+                text: why.to_owned(),
+            };
+            let _ = timeout(PING, sink.send(said(&word))).await;
+            hang_up(&mut sink, CloseCode::Policy, why).await;
             (farewell(&mut link, &counts).await, "client_disconnect")
         }
         End::Cut(reason) => {
@@ -200,7 +234,7 @@ where
     };
     // Whoever hangs up while the other still speaks may take back what it said
     // last, and that was how the command ended.
-    let _ = timeout(FAREWELL, async {
+    let _ = timeout(patience, async {
         while let Some(Ok(_)) = source.next().await {}
     })
     .await;
@@ -217,6 +251,46 @@ where
 struct Counts {
     into: AtomicU64,
     out: AtomicU64,
+}
+
+impl Counts {
+    fn all(&self) -> u64 {
+        self.into.load(Ordering::Relaxed) + self.out.load(Ordering::Relaxed)
+    }
+
+    /// Returns when nothing went either way for too long.
+    async fn idle(&self) {
+        let (mut last, mut since) = (self.all(), Instant::now());
+        loop {
+            tokio::time::sleep(IDLE_LOOK).await;
+            let now = self.all();
+            if now != last {
+                (last, since) = (now, Instant::now());
+            } else if since.elapsed() >= IDLE {
+                return;
+            }
+        }
+    }
+}
+
+/// Keeps resizes to so many in a second; the last one always comes through.
+#[derive(Debug)]
+struct Resizes {
+    since: Instant,
+    many: u32,
+}
+
+impl Resizes {
+    async fn pace(&mut self) {
+        const SECOND: Duration = Duration::from_secs(1);
+        if self.many >= MAX_RESIZES {
+            tokio::time::sleep_until(self.since + SECOND).await;
+        }
+        if self.since.elapsed() >= SECOND {
+            (self.since, self.many) = (Instant::now(), 0);
+        }
+        self.many += 1;
+    }
 }
 
 /// What ended the carrying.
@@ -240,6 +314,10 @@ async fn up<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
+    let mut resizes = Resizes {
+        since: Instant::now(),
+        many: 0,
+    };
     loop {
         let message = match timeout(SILENCE, source.next()).await {
             Ok(Some(Ok(message))) => message,
@@ -252,6 +330,8 @@ where
             Message::Text(_) => return End::Violated("messages are binary"),
         };
         let frame = match bytes.split_first() {
+            // Nothing more comes, where that has an end: not at a terminal.
+            Some((&kind::STDIN, [])) => ToNode::StdinEnd(v1::StdinEnd {}),
             Some((&kind::STDIN, input)) => {
                 counts.into.fetch_add(input.len() as u64, Ordering::Relaxed);
                 ToNode::Stdin(input.to_vec())
@@ -262,6 +342,9 @@ where
             },
             _ => return End::Violated("unknown type of message"),
         };
+        if matches!(frame, ToNode::Resize(_)) {
+            resizes.pace().await;
+        }
         let frame = Some(frame);
         if to_node.send(v1::ExecToNode { frame }).await.is_err() {
             // The node's side tells how it ended.
@@ -274,11 +357,15 @@ fn control(text: &[u8]) -> Option<ToNode> {
     if text.len() > MAX_CONTROL {
         return None;
     }
+    let fits = |size: u16| (1..=MAX_SIZE).contains(&size);
     Some(match serde_json::from_slice(text).ok()? {
-        Control::Resize { cols, rows } => ToNode::Resize(v1::Terminal {
-            cols: cols.into(),
-            rows: rows.into(),
-        }),
+        Control::Resize { cols, rows } if fits(cols) && fits(rows) => {
+            ToNode::Resize(v1::Terminal {
+                cols: cols.into(),
+                rows: rows.into(),
+            })
+        }
+        Control::Resize { .. } => return None,
         Control::Signal { signal } => ToNode::Signal(signal.as_str().to_owned()),
         Control::Close => ToNode::StdinEnd(v1::StdinEnd {}),
     })
@@ -288,11 +375,22 @@ fn control(text: &[u8]) -> Option<ToNode> {
 async fn down<S>(
     sink: &mut SplitSink<WebSocketStream<S>, Message>,
     from_node: &mut mpsc::Receiver<Frame>,
+    terms: &Terms,
     counts: &Counts,
 ) -> End
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
+    let ready = Word::Ready {
+        session_id: terms.session.clone(),
+        pid: None,
+    };
+    if sink.send(said(&ready)).await.is_err() {
+        return End::Lost;
+    }
+    let warning = terms.longest.checked_sub(WARNING);
+    let warning = warning.filter(|after| !after.is_zero());
+    let mut warning = warning.map(|after| Instant::now() + after);
     let mut pings = interval(PING);
     pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -305,11 +403,32 @@ where
                 None => return exited(sink, gone()).await,
             },
             _ = pings.tick() => Message::Ping(Vec::new().into()),
+            () = reached(warning) => {
+                warning = None;
+                let code = "ends_soon".to_owned();
+                said(&Word::Warning { code })
+            }
         };
         if sink.send(message).await.is_err() {
             return End::Lost;
         }
     }
+}
+
+/// Waits for a moment, if there is one.
+async fn reached(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A word to the client.
+fn said(word: &Word) -> Message {
+    let mut message = vec![kind::CONTROL];
+    // Texts and numbers always are JSON.
+    message.extend(serde_json::to_vec(word).unwrap_or_default());
+    Message::Binary(message.into())
 }
 
 fn output(kind: u8, bytes: &[u8], counts: &Counts) -> Message {
@@ -338,11 +457,21 @@ where
     message.extend(serde_json::to_vec(exit).unwrap_or_default());
     let told = timeout(PING, sink.send(Message::Binary(message.into()))).await;
     if matches!(told, Ok(Ok(()))) {
-        close(sink, CloseCode::Normal, "").await;
+        hang_up(sink, close_code(&exit.reason), "").await;
     }
 }
 
-async fn close<S>(sink: &mut SplitSink<WebSocketStream<S>, Message>, code: CloseCode, why: &str)
+/// The code that a session is closed with, by what ended it.
+fn close_code(reason: &str) -> CloseCode {
+    match reason {
+        "timeout" => close::TIMEOUT.into(),
+        "instance_gone" => close::GONE.into(),
+        "operator_revoked" => close::REVOKED.into(),
+        _ => CloseCode::Normal,
+    }
+}
+
+async fn hang_up<S>(sink: &mut SplitSink<WebSocketStream<S>, Message>, code: CloseCode, why: &str)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -419,6 +548,7 @@ async fn signal_and_wait(
     let deadline = Instant::now() + patience;
     let frame = Some(ToNode::Signal(signal.as_str().to_owned()));
     let mut unsent = Some(v1::ExecToNode { frame });
+    let stuck = Instant::now() + STUCK;
     loop {
         let frame = tokio::select! {
             // Input may wait before the signal while output is not read.
@@ -429,6 +559,7 @@ async fn signal_and_wait(
                 continue;
             }
             frame = link.from_node.recv() => frame,
+            () = tokio::time::sleep_until(stuck), if unsent.is_some() => return Some(None),
             () = tokio::time::sleep_until(deadline) => return None,
         };
         match frame {

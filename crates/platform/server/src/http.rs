@@ -18,9 +18,12 @@ mod repeat;
 mod service;
 mod stream;
 
-pub use backend::{Asked, Backend, Health, Identity, OpenExec, OpenedExec, Opening, Stored, Wrote};
+pub use backend::{
+    Asked, Backend, Earlier, Health, Identity, OpenExec, OpenedExec, Opening, Printed, Stored,
+    Wrote,
+};
 pub use body::AnswerBody;
-pub use listen::{Door, Listener, tls};
+pub use listen::{Door, Listener, Tls};
 pub use rate::RateLimits;
 pub use service::{HttpService, Options, Peer};
 

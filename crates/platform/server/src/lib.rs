@@ -22,6 +22,7 @@ pub mod history;
 pub mod hostnames;
 pub mod http;
 pub mod images;
+pub mod logs;
 pub mod loops;
 pub mod machine;
 pub mod material;

@@ -15,12 +15,14 @@ use fluffy_api::node::EnrolmentToken;
 use fluffy_api::types::{
     AddMember, CreateExec, CreateRelease, ExchangeToken, GrantType, ReplaceSecrets, UpdateSecrets,
 };
+use fluffy_base::Digest;
 use fluffy_base::id::{
     EnrollmentTokenId, EnvId, ExecSessionId, OrgId, PrincipalId, SecretVersionId, TokenId,
 };
+use fluffy_control::access::place::Place;
 use fluffy_control::call::{Basis, NewCredential, ResolvedImage, SealedSecret, Shown};
 use fluffy_control::runtime::Unproven;
-use fluffy_control::{Call, CallerKind, Material, Refusal, Request, State};
+use fluffy_control::{Call, CallerKind, Material, Outcome, Refusal, Request, State};
 use fluffy_vault::{Bundle, ReadBundleError};
 use serde_json::{Map, Value, json};
 
@@ -61,6 +63,16 @@ pub struct Workshop {
     find_image: FindImage,
     hostnames: Hostnames,
     personal: Personal,
+    nodes: Option<NodePlace>,
+}
+
+/// Where nodes join, and by what they know that they are right.
+#[derive(Debug, Clone)]
+pub struct NodePlace {
+    /// Host and port.
+    pub server: String,
+    /// The pin of the cluster's root.
+    pub pin: Digest,
 }
 
 impl fmt::Debug for Workshop {
@@ -82,7 +94,15 @@ impl Workshop {
             safe,
             find_image,
             hostnames: Hostnames::default(),
+            nodes: None,
         }
+    }
+
+    /// The same, whose tokens say where they are good.
+    #[must_use]
+    pub fn with_nodes(mut self, nodes: Option<NodePlace>) -> Self {
+        self.nodes = nodes;
+        self
     }
 
     /// The same, which proves hostnames in this way.
@@ -147,11 +167,36 @@ impl Workshop {
                 self.hostname(request, wanted).await
             }
             Operation::RotateKeys => {
-                let key = self.safe.rotate().map_err(unsealed)?;
+                // It seals once it is in the ledger: see `conclude`.
+                let key = self.safe.make_key().map_err(unsealed)?;
                 request.material = Material::Proof(key.to_string());
                 Ok(Once::new())
             }
-            _ => self.credential(call, request, place.owner.org).await,
+            _ => self.credential(call, request, &place).await,
+        }
+    }
+
+    /// Does what follows here from how a write was decided: a new master key
+    /// seals, or, if this was refused or done before, is thrown away.
+    pub(crate) fn conclude(&self, request: &Request, outcome: &Outcome) {
+        let Material::Proof(key) = &request.material else {
+            return;
+        };
+        let Some(key) = (request.operation == Operation::RotateKeys)
+            .then(|| key.parse().ok())
+            .flatten()
+        else {
+            return;
+        };
+        let concluded = match outcome {
+            Outcome::Done { .. } => self.safe.activate(key),
+            Outcome::Refused(_) | Outcome::Replayed { .. } => self.safe.discard(key),
+            // It is used when somebody agrees.
+            Outcome::Parked { .. } => Ok(()),
+        };
+        if let Err(error) = concluded {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, %key, "a new master key could not be concluded");
         }
     }
 
@@ -159,7 +204,7 @@ impl Workshop {
         &self,
         call: &Call<'_>,
         request: &mut Request,
-        org: Option<OrgId>,
+        place: &Place,
     ) -> Result<Once, Refusal> {
         let operation = request.operation;
         let bits = call.mint.bits(call.now);
@@ -173,6 +218,11 @@ impl Workshop {
                 let kept = self.hashes.keep(kind, token.hash(), &id, Some(DAY * 2));
                 kept.await.map_err(unavailable)?;
                 once.insert("secret".to_owned(), token.reveal().into());
+                if let Some(nodes) = &self.nodes {
+                    once.insert("server".to_owned(), nodes.server.clone().into());
+                    let pin = format!("sha256:{}", nodes.pin);
+                    once.insert("ca_pin".to_owned(), pin.into());
+                }
                 credential.issued.push(id);
                 request.material = Material::Credential(credential);
                 return Ok(once);
@@ -182,7 +232,7 @@ impl Workshop {
                 (id, "secret", CredentialKind::Api, Some(DAY * 91))
             }
             Operation::AddMember => {
-                let org = org.ok_or_else(lost)?;
+                let org = place.owner.org.ok_or_else(lost)?;
                 let email = self.email(org, request, &mut credential).await?;
                 once.insert("email".to_owned(), email.into());
                 let id = TokenId::from_bits(bits).to_string();
@@ -208,9 +258,9 @@ impl Workshop {
             _ => return Ok(once),
         };
         let fresh = Credential::generate(kind).map_err(|_| lost())?;
-        let stands_for = match (operation, request.path.last()) {
-            // A secret of a service principal says whose it is, and which.
-            (Operation::CreatePrincipal, _) => id.clone(),
+        // A secret of a service principal says whose it is, by id whatever the
+        // path called it, and which.
+        let stands_for = match (operation, &place.leaf) {
             (Operation::RotatePrincipal, Some(principal)) => format!("{principal} {id}"),
             _ => id.clone(),
         };

@@ -31,6 +31,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
 use crate::aside::{Aside, AsideError, Kind};
+use crate::logs::Cursor;
 use crate::platform::Platform;
 use crate::safe::Safe;
 use crate::vitals::Vitals;
@@ -39,6 +40,8 @@ use crate::vitals::Vitals;
 pub(crate) const LOGS: &str = "/replica/logs";
 /// The header with the ticket.
 pub(crate) const TICKET: &str = "fluffy-ticket";
+/// The header of the answer that says how far its replica looked.
+pub(crate) const THROUGH: &str = "fluffy-log-cursor";
 
 /// Replicas that live, by name.
 const REPLICAS: Kind = Kind::new("replica");
@@ -95,12 +98,39 @@ pub struct Wanted {
     pub process: Option<String>,
     /// Only of this instance.
     pub instance: Option<String>,
+    /// Only of this stream, as the interface names it.
+    #[serde(default)]
+    pub stream: Option<String>,
     /// From then on.
     pub since: Timestamp,
     /// Until then.
     pub until: Timestamp,
     /// The last so many.
     pub tail: usize,
+    /// Whether somebody follows, and from where.
+    #[serde(default)]
+    pub reach: Reach,
+}
+
+/// Which lines of a window are wanted.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Reach {
+    /// The last ones, by their time.
+    #[default]
+    Look,
+    /// The last ones that came: somebody begins to follow.
+    Begin,
+    /// Those that came after what somebody has who follows.
+    From(Cursor),
+}
+
+/// What one replica has.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Told {
+    /// The lines.
+    pub lines: Vec<Line>,
+    /// How far it looked.
+    pub through: Cursor,
 }
 
 /// One line, with what tells it from every other.
@@ -110,6 +140,15 @@ pub struct Line {
     pub boot: String,
     /// Its number in its stream.
     pub seq: u64,
+    /// The store that it is from.
+    #[serde(default)]
+    pub store: String,
+    /// Its number there.
+    #[serde(default)]
+    pub arrival: u64,
+    /// Where somebody is who has had it; between replicas nobody is anywhere.
+    #[serde(skip)]
+    pub cursor: String,
     /// The line.
     pub line: types::LogLine,
 }
@@ -217,15 +256,14 @@ impl Peers {
     ///
     /// # Errors
     /// One that lives does not tell: what is missing then is not known.
-    pub async fn lines(&self, wanted: &Wanted, now: Timestamp) -> io::Result<Vec<Line>> {
+    pub async fn lines(&self, wanted: &Wanted, now: Timestamp) -> io::Result<Vec<Told>> {
         let others = self.others().await.map_err(io::Error::other)?;
         if others.is_empty() {
             return Ok(Vec::new());
         }
         let ticket = self.ticket(wanted, now)?;
         let asked = others.iter().map(|peer| peer.lines(&ticket));
-        let answers = futures_util::future::try_join_all(asked).await?;
-        Ok(answers.into_iter().flatten().collect())
+        futures_util::future::try_join_all(asked).await
     }
 
     fn ticket(&self, wanted: &Wanted, at: Timestamp) -> io::Result<String> {
@@ -270,22 +308,27 @@ impl Peer {
         answer.map_err(io::Error::other)
     }
 
-    async fn lines(&self, ticket: &str) -> io::Result<Vec<Line>> {
+    async fn lines(&self, ticket: &str) -> io::Result<Told> {
         let request = Request::get(LOGS).header(TICKET, ticket).body(Empty::new());
         let answer = match self.send(request.map_err(io::Error::other)?).await {
             // Nobody listens there any more: its lines went with it.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                return Ok(Vec::new());
+                return Ok(Told::default());
             }
             answer => answer?,
         };
+        let through = answer.headers().get(THROUGH);
+        let through = through.and_then(|through| through.to_str().ok()?.parse().ok());
         if answer.status() != 200 {
             return Err(io::Error::other(format!("status {}", answer.status())));
         }
         let body = Limited::new(answer.into_body(), MAX_ANSWER).collect();
         let body = timeout(PATIENCE.1, body).await?;
         let bytes = body.map_err(io::Error::other)?.to_bytes();
-        Ok(serde_json::from_slice(&bytes)?)
+        Ok(Told {
+            lines: serde_json::from_slice(&bytes)?,
+            through: through.unwrap_or_default(),
+        })
     }
 }
 
@@ -335,6 +378,8 @@ mod tests {
             since: now,
             until: now,
             tail: 7,
+            stream: None,
+            reach: Reach::Begin,
         };
         let ticket = here.ticket(&wanted, now).unwrap();
         assert_eq!(here.admit(&ticket, now), Some(wanted.clone()));

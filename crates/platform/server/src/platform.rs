@@ -14,8 +14,10 @@ use fluffy_base::{Clock, Digest};
 use fluffy_control::access::{Bootstrap, Notice as AccessNotice};
 use fluffy_control::{Caller, CallerKind, Fence, Mint, Notice, Outcome, State};
 use fluffy_ledger::archive::ARCHIVE;
+use fluffy_ledger::health::{AcceptBreakError, CheckError};
 use fluffy_ledger::{
-    Actor, AppendError, Ledger, LedgerOptions, OpenLedgerError, PostgresAddress, Signing,
+    Actor, AppendError, Health, Ledger, LedgerOptions, OnBreak, OpenLedgerError, PostgresAddress,
+    Signing,
 };
 use fluffy_secret::SecretString;
 use tokio::runtime::Handle;
@@ -29,6 +31,9 @@ use crate::hashes::Hashes;
 use crate::machine::{Ask, Job, Reply};
 use crate::sequencer::{Answer, Sequencer, SequencerOptions, StartSequencerError, SubmitError};
 use crate::snapshot::Snapshots;
+
+/// How many events are checked at every start: a fraction of a second's worth.
+const CHECKED: u64 = 10_000;
 
 /// How long the first invite can be used; so long its hash is kept.
 const INVITE: Duration = Duration::from_secs(24 * 3600);
@@ -47,10 +52,12 @@ struct Parts {
     mint: Arc<Mint>,
     clock: Arc<dyn Clock>,
     replica: String,
+    alone: bool,
     archive: Option<PathBuf>,
     signing: Option<Signing>,
     stop: watch::Sender<bool>,
     saving: tokio::sync::Mutex<Option<JoinHandle<()>>>,
+    snapshots: Snapshots<State>,
 }
 
 /// Where everything is kept.
@@ -59,7 +66,23 @@ pub enum Storage {
     /// Files of one machine, in a directory.
     Directory(PathBuf),
     /// A database, for any number of replicas.
-    Database(Box<PostgresAddress>),
+    Database {
+        /// Where it is.
+        address: Box<PostgresAddress>,
+        /// A folder that all replicas see, for segments of the archive.
+        archive: Option<PathBuf>,
+    },
+}
+
+impl Storage {
+    /// A database without an archive.
+    #[must_use]
+    pub fn database(address: PostgresAddress) -> Self {
+        Self::Database {
+            address: Box::new(address),
+            archive: None,
+        }
+    }
 }
 
 /// To whom an empty platform belongs.
@@ -88,6 +111,9 @@ pub enum OpenPlatformError {
     /// The ledger can't be opened.
     #[error("the platform's ledger can't be opened")]
     Ledger(#[from] OpenLedgerError),
+    /// Whether the ledger is what was written can't be found out.
+    #[error("the platform's ledger can't be checked")]
+    Check(#[from] Box<CheckError>),
     /// What is kept beside it can't be opened.
     #[error("what is kept beside the platform's ledger can't be opened")]
     Aside(#[from] AsideError),
@@ -122,7 +148,7 @@ impl Platform {
                 let ledger = blocking(open).await??;
                 (ledger, Aside::open(directory)?)
             }
-            Storage::Database(address) => {
+            Storage::Database { address, .. } => {
                 let aside = Aside::open_postgres(address).await?;
                 let address = address.clone();
                 let open = move || Ledger::open_postgres(&address, options);
@@ -131,8 +157,21 @@ impl Platform {
         };
         let archive = match storage {
             Storage::Directory(directory) => Some(directory.join("ledger").join(ARCHIVE)),
-            Storage::Database(_) => None,
+            Storage::Database { archive, .. } => archive.clone(),
         };
+        let (checked, signed) = (ledger.clone(), signing.clone());
+        let look = move || {
+            let on_break = OnBreak::RefuseWrites;
+            checked.check_newest(CHECKED, signed.as_ref(), on_break)
+        };
+        if let Health::Broken(finding) = blocking(look).await?.map_err(Box::new)? {
+            tracing::error!(
+                seq = finding.seq,
+                detail = finding.detail,
+                "the ledger is not what was written: nothing is changed on it until that is \
+                 accepted by its number"
+            );
+        }
         let snapshots = Snapshots::new(aside.clone());
         let options = SequencerOptions {
             recall: snapshots.recall(Handle::current()),
@@ -142,8 +181,8 @@ impl Platform {
         let folded = ledger.clone();
         let sequencer = blocking(move || Sequencer::start(folded, options)).await??;
         let (stop, stopped) = watch::channel(false);
-        let saved = sequencer.clone();
-        let saving = tokio::spawn(async move { snapshots.keep(&saved, stopped).await });
+        let (saved, kept) = (sequencer.clone(), snapshots.clone());
+        let saving = tokio::spawn(async move { kept.keep(&saved, stopped).await });
         Ok(Self {
             parts: Arc::new(Parts {
                 ledger,
@@ -151,11 +190,13 @@ impl Platform {
                 sequencer,
                 mint: Arc::new(Mint::new(random()?)),
                 clock,
+                alone: matches!(storage, Storage::Directory(_)),
                 archive,
                 signing,
                 replica: RequestId::generate().to_string(),
                 stop,
                 saving: tokio::sync::Mutex::new(Some(saving)),
+                snapshots,
             }),
         })
     }
@@ -209,6 +250,20 @@ impl Platform {
                 Ok(None)
             }
         }
+    }
+
+    /// Accepts by name that the ledger is not what was written, and lets it be
+    /// written again.
+    ///
+    /// # Errors
+    /// Writing is not refused for that event, or the ledger can't be written.
+    pub async fn accept_break(&self, seq: u64, actor: Actor) -> Result<(), AcceptBreakError> {
+        let ledger = self.ledger().clone();
+        let accepted = spawn_blocking(move || ledger.accept_break(seq, actor)).await;
+        accepted.unwrap_or(Err(AcceptBreakError::Record {
+            seq,
+            source: AppendError::Closed,
+        }))
     }
 
     /// Opens a new epoch, because the database was put back to an earlier point
@@ -332,7 +387,12 @@ impl Platform {
         &self.parts.replica
     }
 
-    /// Where archived segments are; none if the ledger is not in files.
+    /// Whether there can be no other replica.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.parts.alone
+    }
+
+    /// Where archived segments are, if anywhere.
     pub(crate) fn archive(&self) -> Option<&PathBuf> {
         self.parts.archive.as_ref()
     }
@@ -342,33 +402,59 @@ impl Platform {
         self.parts.signing.as_ref()
     }
 
+    /// Saved folds of the state.
+    pub(crate) fn snapshots(&self) -> &Snapshots<State> {
+        &self.parts.snapshots
+    }
+
     /// Folds the ledger from its first event to where readers are now, while
-    /// they go on, and compares.
+    /// they go on, and compares; where something differs, readers get what was
+    /// folded, and no snapshot of before is used again. What is in the archive
+    /// and in the ledger is read where it is said.
     ///
     /// # Errors
-    /// The ledger can't be read, or an event is not known.
-    pub async fn rebuild(&self) -> Result<Rebuilt, FoldError> {
+    /// The ledger or the archive can't be read, or an event is not known.
+    pub async fn rebuild(&self, from_archive: bool) -> Result<Rebuilt, FoldError> {
         let (ledger, held) = (self.ledger().clone(), self.sequencer().save());
         let archive = self.parts.archive.clone();
         let folding = spawn_blocking(move || {
             let seq = held.position.seq;
-            let folded = fold::refold_to::<State>(&ledger, seq, archive.as_deref())?;
-            let folded = folded.machine.digests();
-            let differ = |(view, digest): (&'static str, Digest)| {
-                (folded.get(view) != Some(&digest)).then_some(view)
+            let archived = match from_archive {
+                true => seq,
+                false => ledger.first_hot()? - 1,
             };
-            Ok(Rebuilt {
+            let archive = archive.as_deref().filter(|_| archived > 0);
+            let archive = archive.map(|folder| (folder, archived));
+            let folded = fold::refold_to::<State>(&ledger, seq, archive)?;
+            let digests = folded.machine.digests();
+            let differ = |(view, digest): (&'static str, Digest)| {
+                (digests.get(view) != Some(&digest)).then_some(view)
+            };
+            let held = held.machine.digests().into_iter();
+            let differ: Vec<_> = held.filter_map(differ).collect();
+            let rebuilt = Rebuilt {
                 seq,
-                differ: held
-                    .machine
-                    .digests()
-                    .into_iter()
-                    .filter_map(differ)
-                    .collect(),
-                digests: folded,
-            })
+                differ,
+                digests,
+            };
+            Ok::<_, FoldError>((rebuilt, folded))
         });
-        folding.await.map_err(|_| FoldError::Interrupted)?
+        let (rebuilt, folded) = folding.await.map_err(|_| FoldError::Interrupted)??;
+        if !rebuilt.differ.is_empty() {
+            tracing::error!(
+                views = rebuilt.differ.join(", "),
+                seq = rebuilt.seq,
+                "views were not what the ledger says; they are replaced"
+            );
+            self.sequencer().install(folded).await?;
+            // One of them may be where the difference came from. What is left
+            // is of a state before, which the next rebuild would find again.
+            if let Err(error) = self.snapshots().forget().await {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, "snapshots of the wrong views may be left");
+            }
+        }
+        Ok(rebuilt)
     }
 
     /// Takes a last snapshot, decides what waits, and closes the ledger.

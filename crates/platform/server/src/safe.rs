@@ -4,11 +4,13 @@
 //! instance with exactly that version. The master keys are in files that the
 //! database never sees; without them only this stops. Next: `material`.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use fluffy_base::Digest;
 use fluffy_base::id::{EnvId, MasterKeyId, OrgId, SecretVersionId};
+use fluffy_control::State;
 use fluffy_vault::{About, Bundle, Keyring, LoadKeyError, OpenError, Sealed};
 use zeroize::Zeroizing;
 
@@ -158,9 +160,23 @@ impl Safe {
     /// It is not there, its key is not, or it was altered.
     pub async fn expose(&self, owner: &SecretOwner) -> Result<Zeroizing<Vec<u8>>, SafeError> {
         let sealed = self.sealed(owner).await?;
-        let keys = self.keys();
-        let keys = keys.as_ref().ok_or(SafeError::Sealed)?;
-        Ok(owner.about(|about| sealed.open(about, keys))?)
+        self.with_keys(|keys| owner.about(|about| sealed.open(about, keys)))
+    }
+
+    /// Uses the keys, those included that came into the folder since they were
+    /// read, if one is missing: another server over it may have made it.
+    fn with_keys<R>(
+        &self,
+        open: impl Fn(&Keyring) -> Result<R, OpenError>,
+    ) -> Result<R, SafeError> {
+        let opened = open(self.keys().as_ref().ok_or(SafeError::Sealed)?);
+        let Err(OpenError::Key(LoadKeyError::Missing { .. })) = opened else {
+            return Ok(opened?);
+        };
+        let mut keys = self.keys_mut();
+        let ring = keys.as_mut().ok_or(SafeError::Sealed)?;
+        ring.refresh()?;
+        Ok(open(ring)?)
     }
 
     /// Seals something of the cluster itself, such as the keys of its authority.
@@ -182,10 +198,15 @@ impl Safe {
     pub fn unseal(&self, purpose: &str, sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, SafeError> {
         let sealed: Sealed =
             postcard::from_bytes(sealed).map_err(|_| SafeError::Open(OpenError::Integrity))?;
-        let keys = self.keys();
-        let ring = keys.as_ref().ok_or(SafeError::Sealed)?;
         let owners = &[];
-        Ok(sealed.open(&About { purpose, owners }, ring)?)
+        self.with_keys(|ring| sealed.open(&About { purpose, owners }, ring))
+    }
+
+    /// Whether something is sealed with the active master key.
+    #[must_use]
+    pub fn is_current(&self, sealed: &[u8]) -> bool {
+        let sealed = postcard::from_bytes::<Sealed>(sealed);
+        sealed.is_ok_and(|it| self.key_ids().first() == Some(&it.master_key_id))
     }
 
     /// Where it keeps what it sealed.
@@ -205,14 +226,47 @@ impl Safe {
         active.into_iter().chain(others).collect()
     }
 
-    /// Makes a new master key the active one.
+    /// Makes a new master key, which seals nothing until [`Safe::activate`]:
+    /// it has to be in the ledger first.
     ///
     /// # Errors
     /// The server is sealed, or the key can't be stored.
-    pub fn rotate(&self) -> Result<MasterKeyId, SafeError> {
+    pub fn make_key(&self) -> Result<MasterKeyId, SafeError> {
         let mut keys = self.keys_mut();
         let ring = keys.as_mut().ok_or(SafeError::Sealed)?;
-        Ok(ring.rotate()?.id())
+        Ok(ring.make()?)
+    }
+
+    /// Seals with this key from now on.
+    ///
+    /// # Errors
+    /// The server is sealed, or the key is not in its folder.
+    pub fn activate(&self, id: MasterKeyId) -> Result<(), SafeError> {
+        let mut keys = self.keys_mut();
+        let ring = keys.as_mut().ok_or(SafeError::Sealed)?;
+        if ring.get(id).is_err() {
+            ring.refresh()?;
+        }
+        match ring.active()?.id() == id {
+            true => Ok(()),
+            false => Ok(ring.activate(id)?),
+        }
+    }
+
+    /// Throws a key away that never sealed anything.
+    ///
+    /// # Errors
+    /// The server is sealed, the key seals, or there is none of this name.
+    pub fn discard(&self, id: MasterKeyId) -> Result<(), SafeError> {
+        let mut keys = self.keys_mut();
+        let ring = keys.as_mut().ok_or(SafeError::Sealed)?;
+        Ok(ring.retire(id)?)
+    }
+
+    /// Where the master keys are.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Wraps a version with the active master key, if it is not; tells
@@ -222,42 +276,18 @@ impl Safe {
     /// As [`Safe::expose`]; the version is as before.
     pub async fn rewrap(&self, owner: &SecretOwner) -> Result<bool, SafeError> {
         let sealed = self.sealed(owner).await?;
-        let moved = {
-            let keys = self.keys();
-            let ring = keys.as_ref().ok_or(SafeError::Sealed)?;
+        let moved = self.with_keys(|ring| {
             let to = ring.active()?;
-            if sealed.master_key_id == to.id() {
-                return Ok(false);
+            match sealed.master_key_id == to.id() {
+                true => Ok(None),
+                false => owner.about(|about| sealed.rewrap(about, ring, to).map(Some)),
             }
-            owner.about(|about| sealed.rewrap(about, ring, to))?
+        })?;
+        let Some(moved) = moved else {
+            return Ok(false);
         };
         self.store(owner, &moved).await?;
         Ok(true)
-    }
-
-    /// Removes what no version of the state refers to any more, unless it was
-    /// put in just now; tells how many.
-    ///
-    /// # Errors
-    /// The store fails; what is left is removed the next time.
-    pub async fn sweep(
-        &self,
-        is_kept: impl Fn(&str) -> bool,
-        young: std::time::Duration,
-    ) -> Result<u64, SafeError> {
-        let (mut after, mut removed) = (String::new(), 0);
-        loop {
-            let page = self.aside.list(SECRETS, &after, PAGE).await?;
-            let Some(last) = page.last() else {
-                return Ok(removed);
-            };
-            after.clone_from(&last.key);
-            for entry in &page {
-                if entry.age > young && !is_kept(&entry.key) {
-                    removed += u64::from(self.aside.delete(SECRETS, &entry.key).await?);
-                }
-            }
-        }
     }
 
     /// A hash that shows equal texts of one org and helps nobody to guess
@@ -291,6 +321,62 @@ impl Safe {
             .write()
             .unwrap_or_else(|poison| poison.into_inner())
     }
+}
+
+/// Removes the sealed versions that nothing refers to any more, unless they
+/// were put in just now; tells how many. Needs no key.
+///
+/// # Errors
+/// The store fails; what is left is removed the next time.
+pub(crate) async fn sweep(
+    aside: &Aside,
+    is_kept: impl Fn(&str) -> bool,
+    young: std::time::Duration,
+) -> Result<u64, AsideError> {
+    let (mut after, mut removed) = (String::new(), 0);
+    loop {
+        let page = aside.list(SECRETS, &after, PAGE).await?;
+        let Some(last) = page.last() else {
+            return Ok(removed);
+        };
+        after.clone_from(&last.key);
+        for entry in &page {
+            if entry.age > young && !is_kept(&entry.key) {
+                removed += u64::from(aside.delete(SECRETS, &entry.key).await?);
+            }
+        }
+    }
+}
+
+/// Removes a sealed version that was destroyed. Needs no key.
+///
+/// # Errors
+/// The store fails.
+pub(crate) async fn destroy(aside: &Aside, version: SecretVersionId) -> Result<(), AsideError> {
+    aside.delete(SECRETS, &version.to_string()).await.map(drop)
+}
+
+/// The versions of secrets that are kept.
+pub(crate) fn versions_of(state: &State) -> BTreeSet<SecretVersionId> {
+    let bundles = state.runtime.bundles.values();
+    let versions = bundles.flat_map(|bundle| &bundle.versions);
+    versions.map(|version| version.id).collect()
+}
+
+/// Those of one env.
+pub(crate) fn versions_in(state: &State, env: EnvId) -> BTreeSet<SecretVersionId> {
+    let bundle = state.runtime.envs.get(&env).and_then(|env| env.bundle);
+    let bundle = bundle.and_then(|id| state.runtime.bundles.get(&id));
+    let versions = bundle.into_iter().flat_map(|bundle| &bundle.versions);
+    versions.map(|version| version.id).collect()
+}
+
+/// The master keys that are in use, the active one first.
+pub(crate) fn live_keys(state: &State) -> Vec<MasterKeyId> {
+    let keys = state.runtime.cluster.keys.iter();
+    let mut live: Vec<_> = keys.filter(|(_, key)| key.retired_at.is_none()).collect();
+    live.sort_by_key(|(_, key)| std::cmp::Reverse(key.introduced_at));
+    live.into_iter().map(|(id, _)| *id).collect()
 }
 
 impl SecretOwner {
@@ -380,8 +466,11 @@ mod tests {
     async fn keys_are_rotated_and_versions_follow() {
         let (_folder, safe) = safe().await;
         let before = safe.put(&owner(1), &bundle()).await.unwrap();
-        let next = safe.rotate().unwrap();
+        let next = safe.make_key().unwrap();
         assert_ne!(before.master_key, next);
+        assert_eq!(safe.key_ids(), [before.master_key, next]);
+        assert!(!safe.rewrap(&owner(1)).await.unwrap(), "it is not active");
+        safe.activate(next).unwrap();
         assert_eq!(safe.key_ids(), [next, before.master_key]);
         assert!(safe.rewrap(&owner(1)).await.unwrap());
         assert!(!safe.rewrap(&owner(1)).await.unwrap());
@@ -408,7 +497,7 @@ mod tests {
                 .await
                 .map(drop)
                 .unwrap_err(),
-            sealed.rotate().map(drop).unwrap_err(),
+            sealed.make_key().map(drop).unwrap_err(),
         ] {
             assert!(matches!(error, SafeError::Sealed), "{error}");
         }
@@ -422,11 +511,47 @@ mod tests {
         }
         let kept = owner(2).version.to_string();
         let hour = Duration::from_secs(3600);
-        assert_eq!(safe.sweep(|key| key == kept, hour).await.unwrap(), 0);
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        let none = Duration::ZERO;
-        assert_eq!(safe.sweep(|key| key == kept, none).await.unwrap(), 2);
+        let swept = async |young| sweep(safe.aside(), |key| key == kept, young).await.unwrap();
+        assert_eq!(swept(hour).await, 0);
+        // The database's clock has to move on.
+        let limit = std::time::Instant::now() + Duration::from_secs(60);
+        let mut removed = 0;
+        while removed < 2 {
+            assert!(std::time::Instant::now() < limit, "{removed}");
+            removed += swept(Duration::ZERO).await;
+        }
         safe.expose(&owner(2)).await.unwrap();
         assert!(safe.expose(&owner(1)).await.is_err());
+    }
+
+    /// Two servers over one folder of keys and one store.
+    #[tokio::test]
+    async fn what_one_server_seals_with_a_new_key_another_opens() {
+        let (folder, one) = safe().await;
+        let aside = Aside::open(folder.path()).unwrap();
+        let (other, error) = Safe::open(aside, &folder.path().join("keys"));
+        assert!(error.is_none(), "{error:?}");
+        let next = one.make_key().unwrap();
+        one.activate(next).unwrap();
+        let kept = one.put(&owner(1), &bundle()).await.unwrap();
+        assert_eq!(kept.master_key, next);
+        let sealed = one.seal("authority", b"key").unwrap();
+        assert_eq!(
+            *other.expose(&owner(1)).await.unwrap(),
+            *bundle().canonical()
+        );
+        assert_eq!(*other.unseal("authority", &sealed).unwrap(), *b"key");
+        assert_eq!(
+            other.put(&owner(2), &bundle()).await.unwrap().master_key,
+            next
+        );
+        // A server whose folder does not have it says which one is missing.
+        let aside = Aside::open(folder.path()).unwrap();
+        let (third, _) = Safe::open(aside, &folder.path().join("other"));
+        let error = third.expose(&owner(1)).await.unwrap_err();
+        let missing = matches!(&error, SafeError::Key(LoadKeyError::Missing { id }) if *id == next);
+        assert!(missing, "{error:?}");
+        let error = third.activate(next).unwrap_err();
+        assert!(matches!(error, SafeError::Key(_)), "{error}");
     }
 }

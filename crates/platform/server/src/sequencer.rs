@@ -73,6 +73,12 @@ pub enum SubmitError {
     /// The ledger can't be written or read; nothing was appended.
     #[error("the ledger is not available")]
     Unavailable(#[source] Arc<dyn std::error::Error + Send + Sync>),
+    /// The ledger is not what was written, and nobody has accepted that.
+    #[error("the chain of the ledger is broken at event {seq}")]
+    Broken {
+        /// The first event that is wrong or missing.
+        seq: u64,
+    },
     /// The connection broke, and whether it was appended can't be found out.
     #[error("whether the request was recorded can't be found out now")]
     OutcomeUnknown(#[source] AppendError),
@@ -121,7 +127,15 @@ struct Shared<M: Machine> {
     positions: watch::Sender<Position>,
     held: AtomicBool,
     halted: Mutex<Option<FoldError>>,
+    /// A fold that is to take the place of what readers see.
+    offered: Mutex<Option<Offer<M>>>,
     lag: Lag,
+}
+
+/// A fold that is to take the place of what readers see, and who waits for it.
+struct Offer<M> {
+    fold: Fold<M>,
+    done: oneshot::Sender<Result<Position, FoldError>>,
 }
 
 impl<M> Default for SequencerOptions<M> {
@@ -151,6 +165,7 @@ impl<M: Machine> Sequencer<M> {
             positions,
             held: AtomicBool::new(false),
             halted: Mutex::new(None),
+            offered: Mutex::new(None),
             lag: Lag::default(),
         });
         let turns = turns::Turns::new(ledger, Arc::clone(&shared), options, waiting);
@@ -226,6 +241,20 @@ impl<M: Machine> Sequencer<M> {
                 applied: self.applied(),
             }),
         }
+    }
+
+    /// Puts a fold of this ledger in the place of the state that is held, once
+    /// it has caught up with it; where the two differ, the fold is right.
+    ///
+    /// # Errors
+    /// The fold can't follow the ledger to its end; the state is as before.
+    pub async fn install(&self, fold: Fold<M>) -> Result<Position, FoldError> {
+        if lock(&self.door.jobs).is_none() {
+            return Err(FoldError::Interrupted);
+        }
+        let (done, installed) = oneshot::channel();
+        *lock(&self.shared.offered) = Some(Offer { fold, done });
+        installed.await.map_err(|_| FoldError::Interrupted)?
     }
 
     /// Stops showing new events to readers until [`Sequencer::release`];

@@ -41,6 +41,7 @@ pub trait Saved: Machine + Serialize + DeserializeOwned {
 #[derive(Debug)]
 pub struct Snapshots<M> {
     aside: Aside,
+    every: u64,
     machine: PhantomData<fn() -> M>,
 }
 
@@ -74,6 +75,7 @@ impl<M> Clone for Snapshots<M> {
     fn clone(&self) -> Self {
         Self {
             aside: self.aside.clone(),
+            every: self.every,
             machine: PhantomData,
         }
     }
@@ -85,8 +87,16 @@ impl<M: Saved> Snapshots<M> {
     pub fn new(aside: Aside) -> Self {
         Self {
             aside,
+            every: EVERY,
             machine: PhantomData,
         }
+    }
+
+    /// The same, with so many events between two.
+    #[must_use]
+    pub const fn with_stride(mut self, events: u64) -> Self {
+        self.every = events;
+        self
     }
 
     /// For a sequencer, whose thread waits on the given runtime.
@@ -133,14 +143,42 @@ impl<M: Saved> Snapshots<M> {
         Ok(())
     }
 
+    /// Where the newest usable snapshot stands.
+    pub async fn newest(&self) -> Option<Position> {
+        let limit = u32::try_from(KEPT * 2).unwrap_or(u32::MAX);
+        for key in self.aside.last_keys(SNAPSHOT, limit).await.ok()? {
+            let entry = self.aside.get(SNAPSHOT, &key).await.ok()?;
+            if let Some(position) = entry.and_then(|entry| stands_at::<M>(&entry.value)) {
+                return Some(position);
+            }
+        }
+        None
+    }
+
+    /// Removes all snapshots: what they hold is not to be trusted.
+    ///
+    /// # Errors
+    /// The store fails; some may be left.
+    pub async fn forget(&self) -> Result<(), AsideError> {
+        for key in self.aside.last_keys(SNAPSHOT, 1_000).await? {
+            self.aside.delete(SNAPSHOT, &key).await?;
+        }
+        Ok(())
+    }
+
     /// Takes a snapshot now and then, until told to stop and then once more.
     pub async fn keep(&self, sequencer: &Sequencer<M>, mut stop: watch::Receiver<bool>) {
-        let mut saved = sequencer.applied();
+        // What was folded at the start counts too: whoever is killed again and
+        // again before the next is due would otherwise never take one.
+        let applied = sequencer.applied();
+        let start = Position { seq: 0, ..applied };
+        let newest = self.newest().await.unwrap_or(start);
+        let mut saved = newest.min(applied);
         let mut positions = sequencer.positions();
         loop {
             let due = Position {
                 epoch: saved.epoch,
-                seq: saved.seq + EVERY,
+                seq: saved.seq.saturating_add(self.every),
             };
             let stopped = tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => true,
@@ -189,6 +227,20 @@ fn encode<M: Saved>(fold: &Fold<M>) -> Result<Vec<u8>, TakeSnapshotError> {
     let digest = Digest::of(&content);
     let whole = digest.as_bytes().chain(content.as_slice());
     zstd::encode_all(whole, 1).map_err(TakeSnapshotError::Pack)
+}
+
+/// Where a snapshot of this schema stands, as its start says.
+fn stands_at<M: Saved>(packed: &[u8]) -> Option<Position> {
+    // The digest and the header, and then some.
+    let mut bytes = Vec::new();
+    let mut unpacked = zstd::Decoder::new(packed).ok()?.take(256);
+    unpacked.read_to_end(&mut bytes).ok()?;
+    let (_, content) = bytes.split_at_checked(32)?;
+    let (header, _) = postcard::take_from_bytes::<Header>(content).ok()?;
+    (header.schema == M::schema()).then_some(Position {
+        epoch: header.epoch,
+        seq: header.seq,
+    })
 }
 
 /// The fold, if the bytes are whole and of this schema.

@@ -4,15 +4,20 @@
 //! says the database, so it does not matter which replica heard it. What they
 //! mean is decided by the loop that watches them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use fluffy_base::Digest;
 use fluffy_base::id::NodeId;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::aside::{Aside, AsideError, Kind};
 
 const BEAT: Kind = Kind::new("heartbeat");
+const IMAGES: Kind = Kind::new("node-images");
+/// The most images of a node that are kept.
+const MAX_IMAGES: usize = 256;
 /// How long the last sign of a node is kept.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 /// How many are read at once.
@@ -35,8 +40,16 @@ pub struct Beat {
     pub acknowledged: bool,
     /// The routing that an edge goes by.
     pub routing: Option<u64>,
+    /// The routes that an edge cannot serve, and why.
+    pub problems: Vec<(String, String)>,
+    /// Whether it is an edge that serves this machine only.
+    pub loopback: bool,
     /// The replica that heard it.
     pub replica: String,
+    /// How far its clock is off.
+    pub clock_off_ms: u64,
+    /// What its machine lacks, by its own word; nothing if nothing.
+    pub unfit: String,
 }
 
 impl Vitals {
@@ -58,6 +71,29 @@ impl Vitals {
             .await
     }
 
+    /// Notes which images a node need not fetch.
+    ///
+    /// # Errors
+    /// The store is not available; it is said again.
+    pub async fn keep_images(&self, node: NodeId, images: &[String]) -> Result<(), AsideError> {
+        let digest = |text: &String| text.strip_prefix("sha256:")?.parse::<Digest>().ok();
+        let images: Vec<Digest> = images.iter().filter_map(digest).take(MAX_IMAGES).collect();
+        let value = postcard::to_allocvec(&images)
+            .map_err(|error| AsideError::Store(std::sync::Arc::new(error)))?;
+        self.aside
+            .put(IMAGES, &node.to_string(), value, Some(KEPT))
+            .await
+    }
+
+    /// The images that nodes need not fetch, as they said last.
+    ///
+    /// # Errors
+    /// The store is not available.
+    pub async fn images(&self) -> Result<BTreeMap<NodeId, BTreeSet<Digest>>, AsideError> {
+        let all = self.read::<BTreeSet<Digest>>(IMAGES).await?;
+        Ok(all.into_iter().map(|(node, (_, it))| (node, it)).collect())
+    }
+
     /// The last sign of a node.
     ///
     /// # Errors
@@ -72,18 +108,26 @@ impl Vitals {
     /// # Errors
     /// The store is not available.
     pub async fn all(&self) -> Result<BTreeMap<NodeId, (Duration, Beat)>, AsideError> {
+        self.read(BEAT).await
+    }
+
+    /// What is kept of every node, and for how long.
+    async fn read<T: DeserializeOwned>(
+        &self,
+        kind: Kind,
+    ) -> Result<BTreeMap<NodeId, (Duration, T)>, AsideError> {
         let mut all = BTreeMap::new();
         let mut after = String::new();
         loop {
-            let entries = self.aside.list(BEAT, &after, PAGE).await?;
+            let entries = self.aside.list(kind, &after, PAGE).await?;
             let Some(last) = entries.last() else {
                 return Ok(all);
             };
             after.clone_from(&last.key);
             for entry in entries {
-                let beat = postcard::from_bytes::<Beat>(&entry.value);
-                if let (Ok(node), Ok(beat)) = (entry.key.parse(), beat) {
-                    all.insert(node, (entry.age, beat));
+                let kept = postcard::from_bytes(&entry.value);
+                if let (Ok(node), Ok(kept)) = (entry.key.parse(), kept) {
+                    all.insert(node, (entry.age, kept));
                 }
             }
         }

@@ -11,22 +11,23 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fluffy_api::Operation;
-use fluffy_api::types::{LongOperation, OperationError};
+use fluffy_api::types::{LongOperation, OperationError, Rebuild, RebuildFrom};
 use fluffy_base::ByteSize;
 use fluffy_base::id::MasterKeyId;
 use fluffy_control::runtime::Notice as RuntimeNotice;
 use fluffy_control::{Notice, Refusal};
-use fluffy_ledger::VerifyOptions;
 use fluffy_ledger::archive;
 use fluffy_ledger::retention::Retention;
+use fluffy_ledger::{Domain, VerifyOptions};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::aside::{AsideError, Kind};
+use crate::node::door;
 use crate::platform::Platform;
-use crate::safe::{Safe, SecretOwner};
+use crate::safe::{self, Safe, SafeError, SecretOwner, live_keys};
 
 /// How long a call waits for its work.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -43,6 +44,11 @@ const HOT: Duration = Duration::from_secs(90 * 24 * 3600);
 const HOT_EVENTS: u64 = 5_000_000;
 /// Segments are kept without end: for longer than anybody asks.
 const FOREVER: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);
+
+/// Why nothing is archived.
+const NO_ARCHIVE: &str = "there is no archive: several servers share this database, and a segment in \
+     the files of one would be found by no other; start all of them with `--archive FOLDER`, a \
+     folder that all of them see";
 
 /// How work went: what it found, or the code and words of why not.
 type Worked = Result<Value, (&'static str, String)>;
@@ -70,6 +76,8 @@ pub(crate) struct Work {
     pub(crate) safe: Safe,
     /// What.
     pub(crate) operation: Operation,
+    /// What of it, if it can be said.
+    pub(crate) rebuild: Rebuild,
     /// The id of the call that asked for it.
     pub(crate) id: String,
 }
@@ -181,10 +189,10 @@ impl Work {
     async fn run(self) -> Worked {
         let Self { platform, safe, .. } = &self;
         match self.operation {
-            Operation::RebuildViews => rebuild(platform).await,
+            Operation::RebuildViews => rebuild(platform, &self.rebuild).await,
             Operation::VerifyLedger => verify(platform).await,
             Operation::RewrapKeys => rewrap(platform, safe).await,
-            _ => archive(platform).await,
+            _ => archive(platform, HOT_EVENTS).await,
         }
     }
 
@@ -215,10 +223,7 @@ pub(crate) async fn look(platform: &Platform, id: &str) -> Result<LongOperation,
     let kept: Kept = serde_json::from_slice(&entry.value).map_err(|_| unknown())?;
     let here = kept.replica == platform.replica();
     // Files have one process at a time: whoever was before us is gone.
-    let gone = match platform.archive() {
-        Some(_) => !here,
-        None => !here && entry.age > DEAD,
-    };
+    let gone = !here && (platform.is_alone() || entry.age > DEAD);
     let mut operation = kept.operation;
     if operation.status == "running" && gone {
         operation.status = "failed".to_owned();
@@ -240,17 +245,37 @@ fn unkept(error: &AsideError) -> Refusal {
     Refusal::new("unavailable", why, "try again in a moment")
 }
 
-/// Folds the ledger again and compares every view.
-async fn rebuild(platform: &Platform) -> Worked {
-    let rebuilt = platform.rebuild().await;
-    let rebuilt = rebuilt.map_err(|error| ("unavailable", error.to_string()))?;
-    if !rebuilt.differ.is_empty() {
-        let views = rebuilt.differ.join(", ");
-        return Err(("internal", format!("these views differ: {views}")));
+/// Folds the ledger again and replaces the views that are not what it says;
+/// tells of every view, or of the one that is named.
+async fn rebuild(platform: &Platform, asked: &Rebuild) -> Worked {
+    let from_archive = asked.from == RebuildFrom::Archive;
+    if from_archive && platform.archive().is_none() {
+        return Err(("not_supported", NO_ARCHIVE.to_owned()));
     }
+    let rebuilt = platform.rebuild(from_archive).await;
+    let mut rebuilt = rebuilt.map_err(|error| ("unavailable", error.to_string()))?;
+    if let Some(view) = &asked.view {
+        if !rebuilt.digests.contains_key(view.as_str()) {
+            let names: Vec<_> = rebuilt.digests.keys().copied().collect();
+            let why = format!("there is no view `{view}`: {}", names.join(", "));
+            return Err(("not_found", why));
+        }
+        rebuilt.digests.retain(|name, _| name == view);
+        rebuilt.differ.retain(|name| name == view);
+    }
+    let views = rebuilt.digests.iter();
+    let views = views.map(|(view, digest)| ((*view).to_owned(), *digest));
+    let notice = RuntimeNotice::Rebuilt {
+        to_seq: rebuilt.seq,
+        views: views.collect(),
+    };
+    let said = platform
+        .notice("ledger", None, Notice::Runtime(notice))
+        .await;
+    said.map_err(|error| ("unavailable", error.to_string()))?;
     let digests = rebuilt.digests.iter();
     let digests: BTreeMap<_, _> = digests.map(|(view, it)| (*view, it.to_string())).collect();
-    Ok(json!({"seq": rebuilt.seq, "digests": digests}))
+    Ok(json!({"seq": rebuilt.seq, "digests": digests, "replaced": rebuilt.differ}))
 }
 
 /// Checks every event that is at hand, and the checkpoints that this server
@@ -299,24 +324,62 @@ async fn verify(platform: &Platform) -> Worked {
     }
 }
 
+/// Seals and empties as [`archive`], without being asked; what fails is for
+/// the next time.
+pub(crate) async fn archive_in_passing(platform: &Platform) {
+    if platform.archive().is_none() {
+        return;
+    }
+    if let Err((_, why)) = archive(platform, HOT_EVENTS).await {
+        tracing::warn!(why, "the days that are over were not archived");
+    }
+}
+
+/// From which event on nothing leaves the database: of the newest there are
+/// always many, what no saved state covers would have to be folded from the
+/// archive, and while the law wants anything kept, everything is.
+async fn hold_from(platform: &Platform, hot_events: u64) -> u64 {
+    let now = platform.clock().now();
+    let is_held = platform.sequencer().read(|state| {
+        let mut orgs = state.access.orgs.values();
+        orgs.any(|org| org.legal_hold.is_some_and(|until| until > now))
+    });
+    let newest = platform.sequencer().applied().seq;
+    let beyond = newest.saturating_sub(hot_events);
+    if is_held || beyond == 0 {
+        return 1;
+    }
+    let snapshots = platform.snapshots();
+    let mut saved = snapshots.newest().await.map_or(0, |at| at.seq);
+    if saved < beyond {
+        match snapshots.take(platform.sequencer().save()).await {
+            Ok(()) => saved = snapshots.newest().await.map_or(0, |at| at.seq),
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, "less leaves the database: no state was saved");
+            }
+        }
+    }
+    beyond.min(saved) + 1
+}
+
 /// Seals the days that are over into segments, and empties the database of
 /// what is old enough. Segments are never deleted.
-async fn archive(platform: &Platform) -> Worked {
+async fn archive(platform: &Platform, hot_events: u64) -> Worked {
     let Some(folder) = platform.archive().cloned() else {
-        let why = "several servers share this database, and a segment in the files of one of \
-                   them would be found by no other; use the database's own backups";
-        return Err(("not_supported", why.to_owned()));
+        return Err(("not_supported", NO_ARCHIVE.to_owned()));
     };
     let (ledger, key) = (platform.ledger().clone(), platform.signing().cloned());
+    let hold_from = hold_from(platform, hot_events).await;
     let enforced = spawn_blocking(move || {
-        let head = ledger.head().map_err(|error| error.to_string())?;
         let retention = Retention {
             archive: folder,
             keep_hot: HOT,
             keep: FOREVER,
             budget: ByteSize(u64::MAX),
             segment_events: 1_000_000,
-            hold_from: Some(head.seq.saturating_sub(HOT_EVENTS).max(1)),
+            hold_from: Some(hold_from),
+            domain: Domain::Platform,
             key: key.map(|signing| signing.key),
         };
         let done = ledger.enforce(&retention);
@@ -344,11 +407,28 @@ async fn archive(platform: &Platform) -> Worked {
     }))
 }
 
-/// Wraps every version with the active key, and records it once all are.
+/// Wraps every version and the cluster's authority with the active key, and
+/// records it once all versions are.
 async fn rewrap(platform: &Platform, safe: &Safe) -> Worked {
+    let unavailable = |why: String| ("secrets_key_unavailable", why);
+    let newest = platform.sequencer().read(live_keys).first().copied();
+    // What is sealed anew must be sealed with the newest: with any other,
+    // it would have to be done again, and the old one could not go.
+    if let Some(newest) = newest
+        && let Err(error) = safe.activate(newest)
+    {
+        return Err(unavailable(match error {
+            SafeError::Sealed => "the master keys are not at hand".to_owned(),
+            _ => format!(
+                "the newest master key, `{newest}`, is not among the keys of this server; copy \
+                 the file `{newest}.key` from the server that made it to `{}` (mode 0600), or \
+                 ask that server",
+                safe.folder().display()
+            ),
+        }));
+    }
     let Some(to) = safe.key_ids().first().copied() else {
-        let why = "the master keys are not at hand".to_owned();
-        return Err(("secrets_key_unavailable", why));
+        return Err(unavailable("the master keys are not at hand".to_owned()));
     };
     let versions = platform.sequencer().read(|state| {
         let bundles = state.runtime.bundles.values();
@@ -363,9 +443,17 @@ async fn rewrap(platform: &Platform, safe: &Safe) -> Worked {
     });
     let mut moved: BTreeMap<MasterKeyId, u64> = BTreeMap::new();
     for (from, owner) in versions.iter().filter(|(from, _)| *from != to) {
-        let rewrapped = safe.rewrap(owner).await;
-        rewrapped.map_err(|error| ("secrets_key_unavailable", error.to_string()))?;
-        *moved.entry(*from).or_default() += 1;
+        match safe.rewrap(owner).await {
+            Ok(_) => *moved.entry(*from).or_default() += 1,
+            // It was destroyed meanwhile.
+            Err(SafeError::Missing) if !is_kept(platform, owner) => {}
+            Err(error) => return Err(unavailable(error.to_string())),
+        }
+        // What was destroyed while it was sealed anew is not brought back.
+        if !is_kept(platform, owner) {
+            let destroyed = safe::destroy(platform.aside(), owner.version).await;
+            destroyed.map_err(|error| ("unavailable", error.to_string()))?;
+        }
     }
     for (from, count) in &moved {
         let (from, count) = (*from, *count);
@@ -373,8 +461,15 @@ async fn rewrap(platform: &Platform, safe: &Safe) -> Worked {
         let said = platform.notice("keys", None, Notice::Runtime(notice)).await;
         said.map_err(|error| ("unavailable", error.to_string()))?;
     }
+    let authority = door::rewrap(platform, safe).await;
+    authority.map_err(|error| ("secrets_key_unavailable", error.to_string()))?;
     let count: u64 = moved.values().sum();
     Ok(json!({"master_key_id": to.to_string(), "rewrapped": count}))
+}
+
+fn is_kept(platform: &Platform, owner: &SecretOwner) -> bool {
+    let states = platform.sequencer();
+    states.read(|state| safe::versions_in(state, owner.env).contains(&owner.version))
 }
 
 #[cfg(test)]

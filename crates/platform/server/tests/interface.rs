@@ -12,6 +12,10 @@
     reason = "tests"
 )]
 
+#[path = "interface/approvals.rs"]
+mod approvals;
+#[path = "interface/credentials.rs"]
+mod credentials;
 mod crew;
 #[path = "interface/doors.rs"]
 mod doors;
@@ -19,13 +23,21 @@ mod doors;
 mod hostnames;
 #[path = "interface/house.rs"]
 mod house;
+#[path = "interface/isolation.rs"]
+mod isolation;
 #[path = "interface/nameserver.rs"]
 mod nameserver;
 #[path = "interface/personal.rs"]
 mod personal;
+#[path = "interface/reach.rs"]
+mod reach;
+#[path = "interface/repeats.rs"]
+mod repeats;
 #[path = "interface/secrets.rs"]
 mod secrets;
 #[path = "interface/strangers.rs"]
 mod strangers;
 #[path = "interface/tour.rs"]
 mod tour;
+#[path = "interface/watchers.rs"]
+mod watchers;

@@ -59,7 +59,7 @@ async fn a_platform_goes_on_in_a_database_where_it_was_in_files() {
     // Doing it again changes nothing.
     let again = migrate(folder.path(), &address).await.unwrap();
     assert_eq!(again.head, moved.head);
-    let storage = Storage::Database(Box::new(address.clone()));
+    let storage = Storage::database(address.clone());
     let server = start(storage).await;
     let platform = server.platform();
     let kept = platform.aside().get(NOTE, "a").await.unwrap();
@@ -70,7 +70,7 @@ async fn a_platform_goes_on_in_a_database_where_it_was_in_files() {
         .sequencer()
         .read(|state: &State| state.access.orgs.len());
     assert_eq!(orgs, 1, "it was not begun anew");
-    let rebuilt = platform.rebuild().await.unwrap();
+    let rebuilt = platform.rebuild(false).await.unwrap();
     assert!(rebuilt.differ.is_empty(), "{rebuilt:?}");
     // Its loops take the lead there, which is an event.
     let deadline = Instant::now() + Duration::from_secs(120);

@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use fluffy_control::{Fence, Notice, Outcome, State, access};
-use fluffy_ledger::LedgerOptions;
+use fluffy_ledger::{Actor, ActorKind, AppendError, LedgerOptions};
 use fluffy_server::credential::{CredentialKind, recognise};
 use fluffy_server::hashes::Hashes;
 use fluffy_server::loops;
@@ -33,7 +33,7 @@ async fn open(storage: &Storage) -> Platform {
 
 fn database() -> (FreshDatabase, Storage) {
     let database = FreshDatabase::create().unwrap();
-    let storage = Storage::Database(Box::new(database.url().parse().unwrap()));
+    let storage = Storage::database(database.url().parse().unwrap());
     (database, storage)
 }
 
@@ -92,7 +92,7 @@ async fn a_platform_goes_on_where_it_was_closed() {
     drop(platform);
     let platform = open(&storage).await;
     assert_eq!(platform.sequencer().read(State::clone), state);
-    let rebuilt = platform.rebuild().await.unwrap();
+    let rebuilt = platform.rebuild(false).await.unwrap();
     assert_eq!((rebuilt.seq, rebuilt.differ), (state.seq, Vec::new()));
     assert!(!rebuilt.digests.is_empty());
 }
@@ -153,4 +153,55 @@ async fn every_loop_is_led_by_one_replica_and_taken_over() {
         assert_eq!(done, accepted, "{epoch} of {now}");
     }
     assert!(now >= *epoch);
+}
+
+/// A tail that somebody changed is served, and nothing is added to it before
+/// somebody accepts it by name.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_written_after_a_tail_that_was_tampered_with() {
+    let directory = TempDir::new().unwrap();
+    let storage = Storage::Directory(directory.path().to_owned());
+    let platform = open(&storage).await;
+    platform.begin(Founder::Local).await.unwrap();
+    let last = platform.ledger().head().unwrap().seq;
+    platform.close().await;
+    drop(platform);
+    // Control: nobody minds a ledger that is what was written.
+    let platform = open(&storage).await;
+    platform.lead("sound").await.unwrap();
+    platform.close().await;
+    drop(platform);
+
+    let attacker = rusqlite::Connection::open(directory.path().join("ledger/ledger.db")).unwrap();
+    attacker
+        .execute_batch("DROP TRIGGER IF EXISTS events_are_never_updated")
+        .unwrap();
+    let forge = "UPDATE events SET actor_id = 'mallory' WHERE seq = ?1";
+    let row = i64::try_from(last).unwrap();
+    assert_eq!(attacker.execute(forge, [row]).unwrap(), 1);
+    drop(attacker);
+    let platform = open(&storage).await;
+    assert_eq!(platform.ledger().refused_since(), Some(last));
+    assert!(
+        platform
+            .sequencer()
+            .read(|state| !state.access.orgs.is_empty())
+    );
+    assert_eq!(platform.lead("broken").await, None);
+    let notice = || Notice::Access(access::Notice::ApprovalsExpired);
+    let refused = platform.restored().await.unwrap_err();
+    assert!(matches!(refused, AppendError::ChainBroken { seq } if seq == last));
+    // What would change nothing is answered.
+    platform.notice("test", None, notice()).await.unwrap();
+    let operator = || Actor::new(ActorKind::User, "operator");
+    platform
+        .accept_break(last - 1, operator())
+        .await
+        .unwrap_err();
+    platform.accept_break(last, operator()).await.unwrap();
+    platform.lead("accepted").await.unwrap();
+    platform.close().await;
+    drop(platform);
+    let platform = open(&storage).await;
+    platform.lead("still").await.unwrap();
 }

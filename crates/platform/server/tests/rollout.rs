@@ -38,7 +38,7 @@ const TEST: &str = "a_rollout_ends_well_though_its_leader_is_killed_in_the_middl
 const REPLICAS: usize = 6;
 
 fn storage(url: &str) -> Storage {
-    Storage::Database(Box::new(url.parse().unwrap()))
+    Storage::database(url.parse().unwrap())
 }
 
 /// A whole replica, until it is killed.
@@ -209,7 +209,7 @@ fn a_rollout_ends_well_though_its_leader_is_killed_in_the_middle() {
         let numbers: Vec<u64> = terms.iter().map(|(_, epoch, _)| *epoch).collect();
         assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
         assert!(!killed.contains(&terms.last().unwrap().2));
-        let rebuilt = crew.platform.rebuild().await.unwrap();
+        let rebuilt = crew.platform.rebuild(false).await.unwrap();
         assert_eq!(rebuilt.differ, Vec::<&str>::new());
     });
 }

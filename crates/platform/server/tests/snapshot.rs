@@ -176,3 +176,41 @@ async fn the_newest_three_of_this_ledger_are_kept() {
     }
     assert_eq!(kept, [10, 8, 6]);
 }
+
+/// A server that is killed before a snapshot is due goes on counting where the
+/// last one was taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_killed_again_and_again_still_takes_snapshots() {
+    let place = Place::new();
+    let keep = |sequencer: &Sequencer<Bank>| {
+        let snapshots = place.snapshots().with_stride(10);
+        let sequencer = sequencer.clone();
+        let (stop, stopped) = watch::channel(false);
+        // Never told to stop: it dies with the process.
+        std::mem::forget(stop);
+        tokio::spawn(async move { snapshots.keep(&sequencer, stopped).await })
+    };
+    let limit = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    for life in 0..6 {
+        let sequencer = place.start().await;
+        let keeping = keep(&sequencer);
+        place
+            .open_accounts(&sequencer, life * 6, life * 6 + 6)
+            .await;
+        let due = (life + 1) * 6 / 10 * 10;
+        while due > 0
+            && place
+                .snapshots()
+                .newest()
+                .await
+                .is_none_or(|at| at.seq < due)
+        {
+            assert!(
+                std::time::Instant::now() < limit,
+                "none was taken in life {life}"
+            );
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        keeping.abort();
+    }
+}

@@ -151,23 +151,7 @@ impl Keyring {
         let failed = |source| file_error(folder, source);
         fs::create_dir_all(folder).map_err(failed)?;
         fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).map_err(failed)?;
-        let mut keys = BTreeMap::new();
-        for entry in fs::read_dir(folder).map_err(failed)? {
-            let path = entry.map_err(failed)?.path();
-            if path.extension().is_some_and(|ending| ending == ENDING) {
-                let key = read(&path)?;
-                keys.insert(key.id, key);
-            }
-        }
-        let named = folder.join(ACTIVE);
-        let active = match fs::read_to_string(&named) {
-            Ok(text) => {
-                let content = || LoadKeyError::Content { path: named };
-                Some(text.trim().parse().map_err(|_| content())?)
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(file_error(&named, error)),
-        };
+        let (keys, active) = read_folder(folder)?;
         let path = folder.join(FINGERPRINTS);
         if keys.is_empty() && active.is_none() && !path.exists() {
             store(&path, &MasterKey::generate()?)?;
@@ -213,14 +197,53 @@ impl Keyring {
     /// # Errors
     /// It can't be stored; then the active one is as before.
     pub fn rotate(&mut self) -> Result<&MasterKey, LoadKeyError> {
+        let id = self.make()?;
+        self.activate(id)?;
+        self.get(id)
+    }
+
+    /// Makes a new key and stores it; it seals nothing until it is activated.
+    ///
+    /// # Errors
+    /// It can't be stored.
+    pub fn make(&mut self) -> Result<MasterKeyId, LoadKeyError> {
         let key = MasterKey::generate()?;
         store(&self.folder.join(format!("{}.{ENDING}", key.id)), &key)?;
+        let id = key.id;
+        self.keys.insert(id, key);
+        Ok(id)
+    }
+
+    /// Makes a key that is at hand the active one.
+    ///
+    /// # Errors
+    /// There is none of this name, or that can't be stored; then the active
+    /// one is as before.
+    pub fn activate(&mut self, id: MasterKeyId) -> Result<(), LoadKeyError> {
+        self.get(id)?;
         let next = self.folder.join("active.next");
-        write(&next, key.id.to_string().as_bytes())?;
+        write(&next, id.to_string().as_bytes())?;
         let active = self.folder.join(ACTIVE);
         fs::rename(&next, &active).map_err(|source| file_error(&active, source))?;
-        self.active = key.id;
-        Ok(self.keys.entry(key.id).or_insert(key))
+        self.active = id;
+        Ok(())
+    }
+
+    /// Takes in what another process put into the folder: keys that are new,
+    /// and which one is active. A key that is at hand stays at hand.
+    ///
+    /// # Errors
+    /// A file can't be read, is exposed, or holds something else; then
+    /// everything is as before.
+    pub fn refresh(&mut self) -> Result<(), LoadKeyError> {
+        let (keys, active) = read_folder(&self.folder)?;
+        for (id, key) in keys {
+            self.keys.entry(id).or_insert(key);
+        }
+        if let Some(active) = active.filter(|id| self.keys.contains_key(id)) {
+            self.active = active;
+        }
+        Ok(())
     }
 
     /// The fingerprint of something of an organisation: equal things show, and
@@ -245,6 +268,31 @@ impl Keyring {
         self.keys.remove(&id);
         Ok(())
     }
+}
+
+/// The keys in a folder, and the one that is named as active.
+type Found = (BTreeMap<MasterKeyId, MasterKey>, Option<MasterKeyId>);
+
+fn read_folder(folder: &Path) -> Result<Found, LoadKeyError> {
+    let failed = |source| file_error(folder, source);
+    let mut keys = BTreeMap::new();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.extension().is_some_and(|ending| ending == ENDING) {
+            let key = read(&path)?;
+            keys.insert(key.id, key);
+        }
+    }
+    let named = folder.join(ACTIVE);
+    let active = match fs::read_to_string(&named) {
+        Ok(text) => {
+            let content = || LoadKeyError::Content { path: named };
+            Some(text.trim().parse().map_err(|_| content())?)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(file_error(&named, error)),
+    };
+    Ok((keys, active))
 }
 
 fn file_error(path: &Path, source: io::Error) -> LoadKeyError {
@@ -330,6 +378,34 @@ mod tests {
         again.retire(first).unwrap();
         let last = Keyring::open(folder.path()).unwrap();
         assert_eq!(last.ids().collect::<Vec<_>>(), [second]);
+    }
+
+    /// Two processes over one folder: what one makes, the other can use.
+    #[test]
+    fn a_key_that_another_process_made_is_taken_in() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut one = Keyring::open(folder.path()).unwrap();
+        let mut other = Keyring::open(folder.path()).unwrap();
+        let first = one.active().unwrap().id();
+        let made = one.make().unwrap();
+        assert_eq!(one.active().unwrap().id(), first, "it only opens so far");
+        other.refresh().unwrap();
+        assert_eq!(other.active().unwrap().id(), first);
+        assert_eq!(
+            other.get(made).unwrap().bits(),
+            one.get(made).unwrap().bits()
+        );
+        one.activate(made).unwrap();
+        other.refresh().unwrap();
+        assert_eq!(other.active().unwrap().id(), made);
+        // A file that is taken away takes no key from who has it.
+        fs::remove_file(folder.path().join(format!("{first}.key"))).unwrap();
+        other.refresh().unwrap();
+        other.get(first).unwrap();
+        let unknown = MasterKeyId::of_check([9; 4]);
+        let error = other.activate(unknown).unwrap_err();
+        assert!(matches!(error, LoadKeyError::Missing { .. }), "{error}");
+        assert_eq!(other.active().unwrap().id(), made);
     }
 
     #[test]

@@ -331,6 +331,16 @@ pub(crate) fn last_signed(path: &Path, ledger: LedgerId) -> Result<u64, SignErro
     Ok(own.map(|note| note.checkpoint.size).max().unwrap_or(0))
 }
 
+/// The size of the checkpoint of this ledger that was signed last; 0 if none.
+pub(crate) fn newest_signed(path: &Path, ledger: LedgerId) -> Result<u64, SignError> {
+    let text = read_notes(path)?;
+    let origin = origin(ledger);
+    let notes = parse_checkpoints(&text).unwrap_or_default();
+    let mut own = notes.iter().rev();
+    let last = own.find(|note| note.checkpoint.origin == origin);
+    Ok(last.map_or(0, |note| note.checkpoint.size))
+}
+
 /// Appends one note with a blank line after it, in one write, durably.
 fn append(path: &Path, note: &SignedCheckpoint) -> Result<(), SignError> {
     let write = || {

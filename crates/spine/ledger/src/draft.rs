@@ -7,6 +7,7 @@
 use fluffy_base::canonical::{self, CanonicalError};
 use fluffy_base::id::{LedgerId, RequestId};
 use fluffy_base::{Digest, Timestamp};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::class::{Durability, durability_of};
@@ -60,7 +61,7 @@ impl From<Ticket> for SeqRef {
 }
 
 /// The event of another ledger that a fact rests on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
     /// Which ledger.
     pub ledger_id: LedgerId,
@@ -213,13 +214,7 @@ impl Draft {
     #[must_use]
     pub fn source(mut self, source: &Source) -> Self {
         if let Value::Object(fields) = &mut self.payload {
-            let value = json!({
-                "ledger_id": source.ledger_id,
-                "seq": source.seq,
-                "hash": source.hash,
-                "checkpoint": source.checkpoint,
-            });
-            fields.insert("source".to_owned(), value);
+            fields.insert("source".to_owned(), json!(source));
         }
         self
     }

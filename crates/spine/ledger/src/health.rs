@@ -12,13 +12,13 @@ use std::sync::atomic::Ordering;
 use fluffy_base::canonical::MAX_SAFE_INTEGER;
 use serde_json::{Value, json};
 
-use crate::checkpoint::{SignError, Signing, read_notes};
+use crate::checkpoint::{SignError, Signing, newest_signed, read_notes};
 use crate::draft::{Batch, Draft};
 use crate::error::{AppendError, StoreError};
 use crate::event::{Actor, Aggregate, Domain};
 use crate::ledger::{Ledger, LedgerOptions, OpenLedgerError};
 use crate::sqlite::private_file;
-use crate::verify::{Extent, Finding, VerifyError, VerifyOptions};
+use crate::verify::{Extent, Finding, FindingKind, VerifyError, VerifyOptions};
 
 /// The event type of a break that was found.
 const BREAK: &str = "ledger.chain_break";
@@ -151,6 +151,49 @@ impl Ledger {
                 .iter()
                 .for_each(|signing| note_verified(signing, report.last_seq));
             return Ok(Health::Sound);
+        };
+        self.note_break(&finding, on_break)
+            .map_err(|source| CheckError::Record {
+                seq: finding.seq,
+                source,
+            })?;
+        Ok(Health::Broken(finding))
+    }
+
+    /// Looks at the newest events, at most so many, and whether the ledger
+    /// still has what was signed last: a check for every start, which takes as
+    /// long on a large ledger as on a small one. A break is recorded, once; one
+    /// that was accepted refuses nothing.
+    ///
+    /// # Errors
+    /// As [`Ledger::check`].
+    pub fn check_newest(
+        &self,
+        events: u64,
+        signing: Option<&Signing>,
+        on_break: OnBreak,
+    ) -> Result<Health, CheckError> {
+        let options = VerifyOptions {
+            extent: Extent::Newest { events },
+            ..VerifyOptions::default()
+        };
+        let report = self.verify(&options)?;
+        let signed = match signing {
+            Some(signing) => newest_signed(&signing.checkpoints, self.id())?,
+            None => 0,
+        };
+        let finding = match report.verdict {
+            Err(finding) => finding,
+            Ok(()) if signed > report.last_seq => {
+                // Named by what was signed, which stays the same while new
+                // events come.
+                let detail = format!(
+                    "a checkpoint of {signed} events was signed, and the ledger ends at {}",
+                    report.last_seq
+                );
+                Finding::new(signed, FindingKind::Truncated, detail)
+            }
+            Ok(()) => return Ok(Health::Sound),
         };
         self.note_break(&finding, on_break)
             .map_err(|source| CheckError::Record {

@@ -48,6 +48,8 @@ pub struct Retention {
     pub hold_from: Option<u64>,
     /// The key that signs the checkpoint of a segment, if any.
     pub key: Option<PathBuf>,
+    /// In whose domain it is recorded that a segment was sealed or pruned.
+    pub domain: Domain,
 }
 
 impl Retention {
@@ -63,6 +65,7 @@ impl Retention {
             segment_events: 1_000_000,
             hold_from: None,
             key: None,
+            domain: Domain::Agent,
         }
     }
 }
@@ -186,7 +189,8 @@ impl Keeper<'_> {
                 key: self.key.as_ref(),
             };
             let (segment, checked) = archive::seal(self.engine, &self.retention.archive, &plan)?;
-            self.record("ledger.segment_sealed", sealed_payload(&segment, &checked))?;
+            let payload = sealed_payload(&segment, &checked);
+            self.record_in(self.retention.domain, "ledger.segment_sealed", payload)?;
             sealed.push(segment);
             start = checked.end.head;
         }
@@ -278,7 +282,7 @@ impl Keeper<'_> {
             let end = self.fitting(&segment, first_hot)?;
             let (first, last) = (segment.first_seq, segment.last_seq);
             let payload = json!({ "first_seq": first, "last_seq": last });
-            self.record("ledger.segment_pruned", payload)?;
+            self.record_in(self.retention.domain, "ledger.segment_pruned", payload)?;
             self.engine.prune(&end)?;
             pruned = Some(last);
         }
@@ -404,7 +408,17 @@ impl Keeper<'_> {
     }
 
     fn record(&self, event_type: &str, payload: Value) -> Result<(), RetentionError> {
-        let draft: Draft = self.ledger.own_draft(event_type, Actor::system("ledger"));
+        self.record_in(Domain::Agent, event_type, payload)
+    }
+
+    fn record_in(
+        &self,
+        domain: Domain,
+        event_type: &str,
+        payload: Value,
+    ) -> Result<(), RetentionError> {
+        let (own, actor) = (self.ledger.own_aggregate(), Actor::system("ledger"));
+        let draft = Draft::new(domain, own, event_type, actor);
         self.ledger.append_blocking(draft.payload(payload))?;
         Ok(())
     }

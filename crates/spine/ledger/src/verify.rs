@@ -64,6 +64,13 @@ pub enum Extent {
         /// The last event that was verified.
         seq: u64,
     },
+    /// The newest events, on the word of what is stored about those before:
+    /// a look that takes the same time however long the ledger is. Versions
+    /// of aggregates are not looked up.
+    Newest {
+        /// How many, at most.
+        events: u64,
+    },
 }
 
 /// What verification saw.
@@ -107,7 +114,8 @@ pub enum Start {
         /// Whether the pinned key signed that part's end.
         signed: bool,
     },
-    /// After a checkpoint that fits.
+    /// After a checkpoint that fits, or, for a look at the newest events, after
+    /// what is stored of the tree there.
     Checkpoint {
         /// How many events it covers.
         size: u64,
@@ -181,13 +189,13 @@ impl Ledger {
     /// The storage can't be reached, or a checkpoint can't be understood; what
     /// is wrong with the ledger itself is in the verdict.
     pub fn verify(&self, options: &VerifyOptions) -> Result<Verification, VerifyError> {
-        self.verify_for(options, None)
+        self.verify_for(options, &[])
     }
 
     fn verify_for(
         &self,
         options: &VerifyOptions,
-        wanted: Option<Wanted>,
+        wanted: &[Wanted],
     ) -> Result<Verification, VerifyError> {
         verify_engine(&self.shared.engine, options, wanted)
     }
@@ -200,13 +208,13 @@ impl Ledger {
 /// The file can't be read or is no ledger, or a checkpoint can't be
 /// understood; what is wrong with the ledger itself is in the verdict.
 pub fn verify_path(path: &Path, options: &VerifyOptions) -> Result<Verification, VerifyError> {
-    verify_path_for(path, options, None)
+    verify_path_for(path, options, &[])
 }
 
 fn verify_path_for(
     path: &Path,
     options: &VerifyOptions,
-    wanted: Option<Wanted>,
+    wanted: &[Wanted],
 ) -> Result<Verification, VerifyError> {
     if path.is_dir() {
         return verify_database(&sqlite::Store::database(path), options, wanted);
@@ -227,7 +235,7 @@ fn verify_path_for(
 fn verify_database(
     path: &Path,
     options: &VerifyOptions,
-    wanted: Option<Wanted>,
+    wanted: &[Wanted],
 ) -> Result<Verification, VerifyError> {
     File::open(path).map_err(|source| VerifyError::Io {
         path: path.to_owned(),

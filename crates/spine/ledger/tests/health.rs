@@ -116,3 +116,86 @@ fn writing_is_refused_until_the_break_is_accepted_by_name() {
     let accepted = ledger.last_where(1, |event| event.event_type == "ledger.break_accepted");
     assert_eq!(accepted.unwrap()[0].actor, operator);
 }
+
+/// The look at every start: bounded, and writing is refused until somebody
+/// accepts by name what it found.
+#[test]
+fn the_newest_events_are_looked_at_at_every_start() {
+    let site = Site::empty();
+    site.grow(1, 700, "honest");
+    let look = |events| {
+        let ledger = Ledger::open(&site.ledger(), site.options()).unwrap();
+        let signing = site.options().signing;
+        let found = ledger.check_newest(events, signing.as_ref(), OnBreak::RefuseWrites);
+        (found.unwrap(), ledger)
+    };
+    for events in [1, 10, 256, 300, 699, 700, 10_000] {
+        assert_eq!(look(events).0, Health::Sound, "{events}");
+    }
+    // What is older is not looked at; `verify` does that.
+    site.attack("UPDATE events SET actor_id = 'mallory' WHERE seq = 7");
+    assert_eq!(look(300).0, Health::Sound);
+    site.attack("UPDATE events SET actor_id = 'mallory' WHERE seq = 650");
+    let (health, ledger) = look(300);
+    let Health::Broken(finding) = health else {
+        panic!("the break goes unseen")
+    };
+    assert_eq!(
+        (finding.seq, finding.kind),
+        (650, FindingKind::HashMismatch)
+    );
+    let refused = ledger.append_blocking(draft(701, "no"));
+    assert!(matches!(
+        refused,
+        Err(AppendError::ChainBroken { seq: 650 })
+    ));
+    let operator = Actor::new(ActorKind::User, "operator");
+    ledger.accept_break(650, operator).unwrap();
+    ledger.append_blocking(draft(702, "yes")).unwrap();
+    drop(ledger);
+    let (_, ledger) = look(300);
+    assert_eq!(breaks(&ledger).len(), 1);
+    ledger.append_blocking(draft(703, "yes")).unwrap();
+}
+
+/// Events that were signed and are gone are missed, also after others came.
+#[test]
+fn a_tail_that_was_cut_off_is_missed() {
+    let (site, whole) = (Site::empty(), Site::empty());
+    site.grow(1, 50, "honest");
+    let kept = whole.ledger();
+    copy(&site.ledger(), &kept);
+    site.grow(51, 80, "honest");
+    // The ledger of before with the checkpoints of after: it was put back.
+    std::fs::remove_dir_all(site.ledger()).unwrap();
+    copy(&kept, &site.ledger());
+    let look = || {
+        let ledger = Ledger::open(&site.ledger(), site.options()).unwrap();
+        let signing = site.options().signing;
+        let found = ledger.check_newest(100, signing.as_ref(), OnBreak::RefuseWrites);
+        (found.unwrap(), ledger)
+    };
+    let (health, ledger) = look();
+    let Health::Broken(finding) = health else {
+        panic!("the cut goes unseen")
+    };
+    assert_eq!((finding.seq, finding.kind), (80, FindingKind::Truncated));
+    let operator = Actor::new(ActorKind::User, "operator");
+    ledger.accept_break(80, operator).unwrap();
+    ledger.append_blocking(draft(100, "yes")).unwrap();
+    // The process is killed: nothing new is signed, and the break has a name.
+    std::mem::forget(ledger);
+    let (_, ledger) = look();
+    assert_eq!(ledger.refused_since(), None);
+    ledger.append_blocking(draft(101, "yes")).unwrap();
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_file() {
+            std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        }
+    }
+}

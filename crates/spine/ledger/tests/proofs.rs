@@ -339,6 +339,17 @@ fn a_source_is_listed_and_can_be_followed() {
     assert_eq!(found(&report), Some((401, FindingKind::Truncated)));
     let report = source.follow(&platform.ledger(), &key).unwrap();
     assert_eq!(found(&report), Some((1, FindingKind::OtherLedger)));
+    // Several in one pass, in any order; each has to hold.
+    let mut second = source.clone();
+    second.seq = 12;
+    second.hash = ledger.read(12, 1).unwrap().remove(0).hash;
+    let all = [&source, &second, &source];
+    let report = Source::follow_all(all, &agent.ledger(), &key).unwrap();
+    assert_eq!(report.verdict, Ok(()));
+    forged = source.clone();
+    forged.hash = second.hash;
+    let report = Source::follow_all([&source, &forged, &second], &agent.ledger(), &key).unwrap();
+    assert_eq!(found(&report), Some((57, FindingKind::SourceDiffers)));
 }
 
 proptest! {

@@ -267,6 +267,13 @@ impl Printer {
         }
     }
 
+    /// Asks a person something, however quiet we are; the answer follows on
+    /// the same line.
+    pub fn ask(&self, question: &str) {
+        // There is nobody to tell that nobody can be told.
+        let _ = self.talk.write(sanitize_for_terminal(question).as_bytes());
+    }
+
     /// Says something useful to know.
     pub fn note(&self, text: &str) {
         if self.options.verbosity >= Verbosity::Normal {

@@ -73,6 +73,24 @@ pub fn confine(role: Role, reach: &Reach) -> Result<(), ConfineError> {
     filter.install().map_err(refused)
 }
 
+/// Takes every file, every connection and, where the kernel can, every signal
+/// to others from the calling thread and all that it starts, for ever. What is
+/// open stays open. For workers that work on what they were handed; the filter
+/// of [`crate::seccomp::seal`] comes on top.
+///
+/// # Errors
+/// There is no wall: the process must end.
+pub fn renounce_files() -> Result<(), ConfineError> {
+    let nothing = Reach::default();
+    let wall = match Wall::prepare_alone(&nothing) {
+        Err(WallError::TooOld { .. }) => Wall::prepare(&nothing),
+        prepared => prepared,
+    }?;
+    let refused = ConfineError::Refused;
+    rustix::thread::set_no_new_privs(true).map_err(|error| refused(error.into()))?;
+    wall.enforce().map_err(refused)
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;

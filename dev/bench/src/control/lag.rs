@@ -18,6 +18,7 @@ use fluffy_test_kit::{FreshDatabase, campaign};
 use tokio::sync::mpsc;
 use tokio::task::{JoinSet, spawn_blocking};
 
+use super::starting::renamed;
 use super::{BACKGROUND, LIMIT, exact};
 use crate::figure::{Bar, Figure, Samples, Show};
 use crate::rebuild::past::Past;
@@ -48,8 +49,8 @@ pub(super) async fn run(database: &FreshDatabase, hearing: Hearing) -> Result<Ve
             "polling only"
         }
     };
-    let address: Box<PostgresAddress> = Box::new(database.url().parse()?);
-    let storage = Storage::Database(address.clone());
+    let address: PostgresAddress = database.url().parse()?;
+    let storage = Storage::database(address.clone());
     let mut replicas = Vec::new();
     for _ in 0..2 {
         replicas.push(Platform::open(&storage, LedgerOptions::default()).await?);
@@ -85,7 +86,7 @@ pub(super) async fn run(database: &FreshDatabase, hearing: Hearing) -> Result<Ve
         },
     ];
     if hearing == Hearing::Notified {
-        figures.extend(burst(&writer, &mut past, &replicas).await?);
+        figures.extend(burst(&writer, &replicas).await?);
     }
     let [here, there] = replicas.as_slice() else {
         unreachable!("there are two");
@@ -153,15 +154,21 @@ async fn follow(
 }
 
 /// As much as goes for a while, and how long it is felt after that.
-async fn burst(writer: &Ledger, past: &mut Drafts, replicas: &[Platform]) -> Result<Vec<Figure>> {
+///
+/// Whoever makes real commands is slower than a burst: it is of changes of one
+/// org, which cost replicas what any event costs them.
+async fn burst(writer: &Ledger, replicas: &[Platform]) -> Result<Vec<Figure>> {
+    let first = replicas.first().context("there are two")?;
+    let org = first
+        .sequencer()
+        .read(|state| state.access.names.org("local"));
+    let org = org.context("there is no org `local`")?.to_string();
+    let now = first.clock().now();
     let started = Instant::now();
     let mut events = 0;
     let mut last = None;
     while started.elapsed() < BURST_LASTS {
-        let mut drafts = Vec::new();
-        while drafts.len() < BURST {
-            drafts.extend(past.next().await?);
-        }
+        let drafts: Vec<_> = (0..BURST).map(|_| renamed(&org, now)).collect();
         events += drafts.len() as u64;
         last = Some(writer.append(Batch::new(drafts)).await?);
     }

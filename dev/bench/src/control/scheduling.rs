@@ -92,6 +92,8 @@ async fn join(platform: &Platform) -> Result<Vec<NodeId>> {
         };
         let node = NodeId::from_bits(number);
         let enrolment = Enrolment {
+            machine: None,
+            former: None,
             node,
             token,
             wireguard_public_key: format!("key{number}"),

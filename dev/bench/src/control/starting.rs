@@ -128,7 +128,7 @@ fn grow(ledger: &Ledger, events: u64) -> Result<()> {
 }
 
 /// A change of an org, as its handler would have decided it.
-fn renamed(org: &str, now: fluffy_base::Timestamp) -> Draft {
+pub(super) fn renamed(org: &str, now: fluffy_base::Timestamp) -> Draft {
     let body = OrgUpdated { display_name: None };
     let fact = Fact::new(org, Body::from(body));
     let aggregate = Aggregate::new(fact.body.aggregate_kind(), org);

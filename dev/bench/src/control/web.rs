@@ -1,10 +1,11 @@
 //! What callers meet: two replicas behind HTTP, and a bare handler beside one.
 //!
-//! The peer is hyper, which most frameworks stand on, with one table in the
-//! same PostgreSQL: no routes, no authorization, no history, no repeats. Both
-//! are asked over a socket by the same client.
+//! The peer is axum in a process of its own with one table in the same
+//! PostgreSQL: no authorization, no history, no repeats. Both are asked over a
+//! socket by the same client.
 
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -17,20 +18,16 @@ use fluffy_server::http::{self, RateLimits};
 use fluffy_server::loops::lease::Timing;
 use fluffy_server::platform::{Founder, Platform, Storage};
 use fluffy_server::server::{Options, Server};
-use fluffy_test_kit::{FreshDatabase, campaign};
+use fluffy_test_kit::{FreshDatabase, axum_peer, campaign};
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::Bytes;
 use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::header::CONTENT_TYPE;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper::{HeaderMap, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use tokio::net::{UnixListener, UnixStream};
-use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{MissedTickBehavior, interval};
-use tokio_postgres::{Client, NoTls, Statement};
+use tokio::net::UnixStream;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::{BACKGROUND, EVENTS_PER_WRITE, LIMIT, exact, rename};
 use crate::figure::{Bar, Figure, Samples, Show};
@@ -54,7 +51,7 @@ struct Pair {
 /// How soon what was created on one replica is read on another, what a replica
 /// says whose views stand still, and calls beside a bare handler.
 pub(super) async fn run(ours: &FreshDatabase, bare: &FreshDatabase) -> Result<Vec<Figure>> {
-    let storage = Storage::Database(Box::new(ours.url().parse()?));
+    let storage = Storage::database(ours.url().parse()?);
     let folder = tempfile::tempdir()?;
     let pair = Pair {
         here: serve(&storage, folder.path(), "here").await?,
@@ -221,7 +218,7 @@ async fn create_and_read(here: &Path, there: &Path, client: u64) -> Result<Vec<f
 /// Reads and writes of ours and of the bare handler, in turns.
 async fn beside_bare(folder: &Path, database: &FreshDatabase) -> Result<Vec<Figure>> {
     let (ours, bare) = (folder.join("here"), folder.join("bare"));
-    let serving = serve_bare(database, &bare).await?;
+    let serving = Bare::serve(database, &bare).await?;
     let names = Arc::new(AtomicU64::new(0));
     let mut made = Asker::connect(&ours).await?;
     made.create("one").await?;
@@ -241,13 +238,13 @@ async fn beside_bare(folder: &Path, database: &FreshDatabase) -> Result<Vec<Figu
             all.for_each(|(times, round)| times.extend(round));
         }
     }
-    serving.abort();
+    drop(serving);
     let [read, bare_read, write, bare_write] = times;
     let figure = |what: &str, ours, reference| Figure {
         what: format!("{what}, {CALLERS} callers"),
         ours: Samples::new(ours, Show::Time),
         reference: Some((
-            "bare hyper and SQL, p99".to_owned(),
+            "bare axum and SQL, p99".to_owned(),
             Samples::new(reference, Show::Time),
         )),
         bar: Bar::P99Inform,
@@ -387,92 +384,30 @@ impl BareAsker {
     }
 }
 
-/// As many connections as there are callers, used in turns.
-struct Pool {
-    links: Vec<Link>,
-    next: AtomicU64,
-}
+/// The bare handler: a program of its own, ended with this value.
+struct Bare(Child);
 
-/// A connection with what it is asked, prepared.
-struct Link {
-    client: Client,
-    insert: Statement,
-    select: Statement,
-}
-
-impl Pool {
-    fn one(&self) -> Result<&Link> {
-        let next = self.next.fetch_add(1, Ordering::Relaxed) % CALLERS;
-        let link = self.links.get(usize::try_from(next)?);
-        link.context("there is one for each caller")
-    }
-
-    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>> {
-        let (head, body) = request.into_parts();
-        let Link {
-            client,
-            insert,
-            select,
-        } = self.one()?;
-        let (status, value) = if head.method == Method::POST {
-            let bytes = body.collect().await?.to_bytes();
-            let body: Value = serde_json::from_slice(&bytes)?;
-            let name = body.get("name").and_then(Value::as_str);
-            let name = name.context("there is no name")?;
-            let id = RequestId::generate().to_string();
-            client.execute(insert, &[&id, &name]).await?;
-            (StatusCode::CREATED, json!({"id": id, "name": name}))
-        } else {
-            let name = head.uri.path().rsplit('/').next().unwrap_or_default();
-            let row = client.query_one(select, &[&name]).await?;
-            let (id, name): (String, String) = (row.try_get(0)?, row.try_get(1)?);
-            (StatusCode::OK, json!({"id": id, "name": name}))
-        };
-        let answer = Response::builder()
-            .status(status)
-            .header(CONTENT_TYPE, "application/json");
-        Ok(answer.body(Full::new(Bytes::from(value.to_string())))?)
-    }
-}
-
-impl Link {
-    async fn open(url: &str) -> Result<Self> {
-        let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
-        // Its end is seen by whoever uses the client.
-        tokio::spawn(async { drop(connection.await) });
-        let insert = "insert into project (id, name) values ($1, $2)";
-        let select = "select id, name from project where name = $1";
-        Ok(Self {
-            insert: client.prepare(insert).await?,
-            select: client.prepare(select).await?,
-            client,
-        })
-    }
-}
-
-async fn serve_bare(database: &FreshDatabase, socket: &Path) -> Result<JoinHandle<()>> {
-    database.sql(
-        "create table project (id text primary key, name text unique not null, \
-         created_at timestamptz not null default now())",
-    )?;
-    let mut links = Vec::new();
-    for _ in 0..CALLERS {
-        links.push(Link::open(database.url()).await?);
-    }
-    let pool = Arc::new(Pool {
-        links,
-        next: AtomicU64::new(0),
-    });
-    let listener = UnixListener::bind(socket)?;
-    Ok(tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let pool = Arc::clone(&pool);
-            tokio::spawn(async move {
-                let answer = service_fn(|request| pool.answer(request));
-                let stream = TokioIo::new(stream);
-                // Its end is seen by whoever asks.
-                drop(http1::Builder::new().serve_connection(stream, answer).await);
-            });
+impl Bare {
+    async fn serve(database: &FreshDatabase, socket: &Path) -> Result<Self> {
+        let program = tokio::task::spawn_blocking(axum_peer).await??;
+        let child = Command::new(program)
+            .arg(database.url())
+            .arg(socket)
+            .spawn()?;
+        let mut bare = Self(child);
+        while UnixStream::connect(socket).await.is_err() {
+            let ended = bare.0.try_wait()?;
+            ensure!(ended.is_none(), "the bare handler ended: {ended:?}");
+            sleep(Duration::from_millis(10)).await;
         }
-    }))
+        Ok(bare)
+    }
+}
+
+impl Drop for Bare {
+    fn drop(&mut self) {
+        // It may have ended by itself; then there is nothing to end.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
 }

@@ -1,8 +1,12 @@
 //! What a member or a stranger may try, each beside what is allowed.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fluffy_api::node::{MAX_FROM_NODE, MAX_REPORTS, code_of, v1};
+use fluffy_image::Registries;
 use http_body_util::Full;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -77,6 +81,61 @@ async fn nobody_speaks_for_another_node() {
     batches.send(batch(id(&other), 2)).await.unwrap();
     let refused = acks.message().await.unwrap_err();
     assert_eq!(code_of(&refused), Some("node_mismatch"));
+}
+
+/// The credential of a registry goes to a node that has an instance with an
+/// image there, each time on record, and to no other.
+#[tokio::test]
+async fn a_registrys_credential_is_for_who_runs_an_image_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("auth.json");
+    // `me:marked-password`
+    let text = r#"{"auths": {"registry.test": {"auth": "bWU6bWFya2VkLXBhc3N3b3Jk"}}}"#;
+    fs::write(&file, text).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let cluster = Cluster::start().await;
+    cluster.server.reach_registries(Arc::new(Registries {
+        internal: ["registry.test".to_owned()].into(),
+        credentials: Some(file.clone()),
+        ..Registries::default()
+    }));
+    let (own, other) = (cluster.member(), cluster.member());
+    cluster.desk.plan(own.node, (1, 1), &["inst_own"]);
+    cluster.desk.plan(other.node, (1, 1), &["inst_other"]);
+    let mut client = cluster.client(&own).await;
+    let request = |member: &Member, instance: &str| v1::RegistryAccessRequest {
+        node_id: member.node.to_string(),
+        instance_id: instance.to_owned(),
+        generation: 1,
+    };
+    let recorded = || cluster.desk.lock().fetched.clone();
+    let refused = client.get_registry_access(request(&other, "inst_other"));
+    assert_eq!(code_of(&refused.await.unwrap_err()), Some("node_mismatch"));
+    let refused = client.get_registry_access(request(&own, "inst_other"));
+    assert_eq!(code_of(&refused.await.unwrap_err()), Some("forbidden"));
+    assert_eq!(recorded(), [(own.node, String::new())]);
+    // The control: for its own it has it, and that is on record.
+    let given = client.get_registry_access(request(&own, "inst_own")).await;
+    let given = given.unwrap().into_inner();
+    assert!(
+        !format!("{given:?}").contains("marked-password"),
+        "{given:?}"
+    );
+    let place = given.registry.unwrap();
+    assert_eq!(place.manner(), v1::RegistryManner::Internal);
+    assert_eq!(place.credential.unwrap().password, "marked-password");
+    let delivered = (own.node, "registry.test".to_owned());
+    assert_eq!(recorded(), [(own.node, String::new()), delivered]);
+    // A file that others may read is nobody's.
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    let refused = client.get_registry_access(request(&own, "inst_own")).await;
+    assert_eq!(refused.unwrap_err().code(), Code::Unavailable);
+    // Nor without a certificate, nor after it was taken back.
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    cluster.desk.revoke(own.node);
+    let refused = client.get_registry_access(request(&own, "inst_own")).await;
+    assert!(refused.is_err());
+    assert_eq!(recorded().len(), 2);
 }
 
 /// Not TLS, not HTTP/2, not a message, too large, out of order.

@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use fluffy_api::node::{EnrolmentToken, v1};
 use fluffy_base::Digest;
-use fluffy_base::id::{EnrollmentTokenId, NodeId};
+use fluffy_base::id::{EnrollmentTokenId, EnvId, NodeId, OrgId};
 use fluffy_contract::BoxFuture;
+use fluffy_server::logs::{Printer, Source};
 use fluffy_server::node::{
     Desk, DeskError, Enrolment, Opened, Orders, Place, RefusedEnrolment, Role, Standing, Token,
 };
@@ -295,8 +296,32 @@ impl Desk for TestDesk {
         ready(file.map(Zeroizing::new).ok_or(no("secrets_missing")))
     }
 
-    fn runs(&self, node: NodeId, instance: &str) -> bool {
-        self.with(node, |known| known.runs.contains(instance))
+    fn image_of(&self, node: NodeId, request: &v1::RegistryAccessRequest) -> Option<String> {
+        let has = self.with(node, |known| known.runs.contains(&request.instance_id));
+        has.then(|| "registry.test/app:v1".to_owned())
+    }
+
+    fn registry(
+        &self,
+        node: NodeId,
+        request: v1::RegistryAccessRequest,
+        registry: String,
+    ) -> BoxFuture<'_, Result<(), DeskError>> {
+        let has = self.with(node, |known| known.runs.contains(&request.instance_id));
+        self.lock().fetched.push((node, registry));
+        ready(has.then_some(()).ok_or(no("forbidden")))
+    }
+
+    fn printer(&self, node: NodeId, instance: &str) -> Option<Printer> {
+        let runs = self.with(node, |known| known.runs.contains(instance));
+        runs.then(|| Printer {
+            source: Arc::new(Source {
+                org: OrgId::from_bits(1),
+                env: EnvId::from_bits(1),
+                process: "web".to_owned(),
+            }),
+            daily: u64::MAX,
+        })
     }
 
     fn table(&self) -> watch::Receiver<Arc<v1::RoutingTable>> {
@@ -306,4 +331,6 @@ impl Desk for TestDesk {
     fn edge_ack(&self, edge: NodeId, ack: v1::EdgeAck) {
         self.lock().edge_acks.push((edge, ack));
     }
+
+    fn edge_beat(&self, _edge: NodeId, _config: Option<v1::Position>) {}
 }

@@ -31,6 +31,8 @@ fn enrolling(cluster: &Cluster, token: &EnrolmentToken) -> Enrolling {
         role: v1::Role::Worker,
         underlay: Some(HOME),
         facts: v1::Facts::default(),
+        former_node_id: String::new(),
+        fingerprint: Vec::new(),
     }
 }
 

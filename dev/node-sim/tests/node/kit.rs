@@ -279,6 +279,8 @@ pub(crate) struct Home<'a> {
     pub(crate) port: u16,
     pub(crate) pin: Digest,
     pub(crate) folder: &'a Path,
+    /// The images that they need not fetch.
+    pub(crate) cached: Vec<String>,
 }
 
 impl Sim {
@@ -300,6 +302,7 @@ impl Sim {
             port: cluster.port,
             pin: cluster.authority.pin(),
             folder: &folder,
+            cached: Vec::new(),
         };
         Self::join(&home, &tokens, nodes, behaviour)
     }
@@ -324,6 +327,7 @@ impl Sim {
             .args(["--nodes", &nodes.to_string()])
             .args(["--underlay", "127.0.0.1", "--heartbeat-ms", "100"])
             .args(["--behaviour", &serde_json::to_string(behaviour).unwrap()])
+            .args(home.cached.iter().flat_map(|it| ["--cached-image", it]))
             .arg("--token-file")
             .arg(&tokens)
             .arg("--home")

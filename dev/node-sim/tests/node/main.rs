@@ -13,11 +13,14 @@
 )]
 
 mod attack;
+mod blobs;
 mod certificate;
 mod desk;
+mod edge;
 mod enrolment;
 mod exec;
 mod kit;
 mod process;
 mod session;
+mod shells;
 mod whole;

@@ -9,18 +9,19 @@ use fluffy_api::Operation;
 use fluffy_api::client::{Ask, CallError, ChangeKind, Client, Target, Watch};
 use fluffy_api::node::dial::dial;
 use fluffy_api::node::{code_of, v1};
-use fluffy_base::Digest;
 use fluffy_base::id::{InstanceId, NodeId, RequestId, SecretVersionId};
+use fluffy_base::{Digest, SystemClock};
 use fluffy_control::call::{ResolvedImage, Subject};
 use fluffy_control::event::ResolvedDigest;
 use fluffy_control::{Caller, CallerKind, Outcome, State};
 use fluffy_ledger::{Actor, ActorKind, LedgerOptions};
-use fluffy_node_sim::Behaviour;
+use fluffy_node_sim::{Behaviour, Command};
 use fluffy_planner::lifecycle::{DeployState, InstanceStatus, NodeState};
 use fluffy_server::backend::Control;
 use fluffy_server::exec::Execs;
 use fluffy_server::hashes::Hashes;
 use fluffy_server::http::{Asked, Backend as _, HttpService, Listener};
+use fluffy_server::logs::Keeping;
 use fluffy_server::loops::lease::Timing;
 use fluffy_server::material::Workshop;
 use fluffy_server::node::NodeDoor;
@@ -34,15 +35,15 @@ use tokio::net::{TcpListener, UnixListener};
 use crate::kit::{Home, Sim, eventually, nodes, until};
 
 /// A whole replica on files of its own.
-struct Replica {
-    server: Server,
-    control: Control,
-    door: NodeDoor,
-    port: u16,
+pub(crate) struct Replica {
+    pub(crate) server: Server,
+    pub(crate) control: Control,
+    pub(crate) door: NodeDoor,
+    pub(crate) port: u16,
 }
 
 impl Replica {
-    async fn start(folder: &TempDir, port: u16) -> Self {
+    pub(crate) async fn start(folder: &TempDir, port: u16) -> Self {
         let options = Options {
             storage: Storage::Directory(folder.path().join("data")),
             ledger: LedgerOptions::default(),
@@ -55,6 +56,13 @@ impl Replica {
         assert!(error.is_none(), "{error:?}");
         let names = ["localhost".to_owned()];
         let door = NodeDoor::open(&platform, &safe, &names).await.unwrap();
+        let keeping = Keeping {
+            folder: folder.path().join("logs"),
+            retention: Duration::from_secs(7 * 24 * 3600),
+            most: None,
+        };
+        let logs = door.server().logs();
+        logs.keep_in(keeping, Arc::new(SystemClock)).await.unwrap();
         let listener = eventually("the port is free", || {
             TcpListener::bind(("127.0.0.1", port))
         });
@@ -80,12 +88,12 @@ impl Replica {
         self.server.platform()
     }
 
-    fn state<R>(&self, look: impl FnOnce(&State) -> R) -> R {
+    pub(crate) fn state<R>(&self, look: impl FnOnce(&State) -> R) -> R {
         self.platform().sequencer().read(look)
     }
 
     /// Does something as the owner.
-    async fn write(
+    pub(crate) async fn write(
         &self,
         operation: Operation,
         path: &[&str],
@@ -113,7 +121,7 @@ impl Replica {
         }
     }
 
-    async fn token(&self) -> String {
+    pub(crate) async fn token(&self) -> String {
         let (_, once) = self
             .write(Operation::CreateEnrollmentToken, &[], json!({}))
             .await;
@@ -121,7 +129,7 @@ impl Replica {
     }
 
     /// A release of `shop` with this many instances that need secrets.
-    async fn release(&self, version: &str, replicas: u32) -> String {
+    pub(crate) async fn release(&self, version: &str, replicas: u32) -> String {
         let manifest = format!(
             "schema_version = \"v1\"\n\
              [deploy]\nmin_ready_seconds = 0\n\
@@ -135,7 +143,7 @@ impl Replica {
     }
 
     /// An app with an env and secrets.
-    async fn shop(&self) {
+    pub(crate) async fn shop(&self) {
         let app = json!({"name": "shop"});
         self.write(Operation::CreateApp, &["local"], app).await;
         let env = json!({"name": "dev"});
@@ -146,12 +154,12 @@ impl Replica {
         self.write(Operation::ReplaceSecrets, path, secrets).await;
     }
 
-    async fn deploy(&self, release: &str) -> String {
+    pub(crate) async fn deploy(&self, release: &str) -> String {
         let (path, body) = (&["local", "shop", "dev"], json!({"release_id": release}));
         self.write(Operation::CreateDeploy, path, body).await.0.id
     }
 
-    async fn succeeds(&self, deploy: &str) {
+    pub(crate) async fn succeeds(&self, deploy: &str) {
         let id = deploy.parse().unwrap();
         until("the deploy succeeded", || {
             let state = self.state(|state| state.runtime.deploys.get(&id).map(|it| it.state));
@@ -162,7 +170,7 @@ impl Replica {
     }
 
     /// The instances that run and are wanted, with their nodes.
-    fn ready(&self) -> BTreeMap<InstanceId, NodeId> {
+    pub(crate) fn ready(&self) -> BTreeMap<InstanceId, NodeId> {
         self.state(|state| {
             let all = state.runtime.plan.instances.iter();
             let ready =
@@ -171,11 +179,12 @@ impl Replica {
         })
     }
 
-    fn home<'a>(&self, folder: &'a PathBuf) -> Home<'a> {
+    pub(crate) fn home<'a>(&self, folder: &'a PathBuf) -> Home<'a> {
         Home {
             port: self.port,
             pin: self.door.server().pin(),
             folder,
+            cached: Vec::new(),
         }
     }
 
@@ -201,7 +210,7 @@ fn image(name: &str) -> ResolvedImage {
     }
 }
 
-fn join(home: &Home<'_>, tokens: &[String], nodes: usize) -> Sim {
+pub(crate) fn join(home: &Home<'_>, tokens: &[String], nodes: usize) -> Sim {
     let quick = Behaviour::default();
     tokio::task::block_in_place(|| Sim::join(home, tokens, nodes, &quick))
 }
@@ -385,6 +394,132 @@ async fn logs_are_followed_while_they_are_printed_and_allowed() {
     replica.server.stop().await;
 }
 
+/// What somebody reads of an env's logs.
+async fn printed(client: &Client, env: &[&str], query: &[(&'static str, &str)]) -> Vec<String> {
+    let mut ask = Ask::new(Operation::GetLogs, env);
+    for (name, value) in query {
+        ask = ask.query(name, (*value).to_owned());
+    }
+    let answer = client.call(ask).await.unwrap().value;
+    let lines = answer["items"].as_array().unwrap().iter();
+    lines
+        .map(|it| it["line"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn logs_outlast_their_instances_and_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut replica = Replica::start(&folder, 0).await;
+    let socket = serve(&mut replica, &folder).await;
+    let (sims, port) = (folder.path().join("sim"), replica.port);
+    let sim = join(&replica.home(&sims), &[replica.token().await], 1);
+    replica.shop().await;
+    let other = json!({"name": "prod"});
+    let made = replica.write(Operation::CreateEnv, &["local", "shop"], other);
+    made.await;
+    let robot = json!({"name": "robot", "grants": ["logs.read.local/*"]});
+    let robot = replica.write(Operation::CreatePrincipal, &["local"], robot);
+    let body = json!({"principal_id": robot.await.0.id});
+    let made = replica.write(Operation::CreateToken, &["local"], body);
+    let secret = made.await.1["secret"].as_str().unwrap().to_owned();
+    let client = async |socket: &Path| {
+        let client = Client::connect(Target::Socket(socket.to_owned())).await;
+        client.unwrap().with_token(secret.clone().into())
+    };
+    let here = client(&socket).await;
+    let (dev, prod) = (["local", "shop", "dev"], ["local", "shop", "prod"]);
+
+    let first = replica.release("one", 1).await;
+    replica.succeeds(&replica.deploy(&first).await).await;
+    let (old, _) = replica.ready().pop_first().unwrap();
+    let old = old.to_string();
+    for text in ["one", "two"] {
+        let (instance, text) = (old.clone(), text.to_owned());
+        sim.order(Command::Print { instance, text }).await;
+    }
+    let all = ["ready", "one", "two"];
+    let of_old = [("instance", old.as_str())];
+    eventually("its lines are here", || async {
+        let found = printed(&here, &dev, &of_old).await;
+        if found == all { Ok(()) } else { Err(found) }
+    })
+    .await;
+
+    // Somebody follows, and has had the first two.
+    let mut following = here
+        .watch(Ask::new(Operation::GetLogs, &dev), None)
+        .await
+        .unwrap();
+    let mut at = String::new();
+    for text in ["ready", "one"] {
+        let change = following.next().await.unwrap().unwrap();
+        assert_eq!(change.value["line"], text);
+        at = change.id;
+    }
+    drop(following);
+
+    // It is replaced, stopped and collected.
+    let second = replica.release("two", 1).await;
+    replica.succeeds(&replica.deploy(&second).await).await;
+    let id: InstanceId = old.parse().unwrap();
+    until("it is collected", || {
+        replica.state(|state| !state.runtime.plan.instances.contains_key(&id))
+    })
+    .await;
+    assert_eq!(printed(&here, &dev, &of_old).await, all);
+    // Nobody reads it by way of another env.
+    assert!(printed(&here, &prod, &of_old).await.is_empty());
+    let stdout = [of_old[0], ("stream", "stdout")];
+    assert_eq!(printed(&here, &dev, &stdout).await, all);
+    let stderr = [of_old[0], ("stream", "stderr")];
+    assert!(printed(&here, &dev, &stderr).await.is_empty());
+    let (new, _) = replica.ready().pop_first().unwrap();
+    let of_new = [("instance", new.to_string())];
+    let of_new = of_new.each_ref().map(|(name, id)| (*name, id.as_str()));
+    eventually("the new one printed", || async {
+        let found = printed(&here, &dev, &of_new).await;
+        if found == ["ready"] {
+            Ok(())
+        } else {
+            Err(found)
+        }
+    })
+    .await;
+    drop(here);
+    replica.server.stop().await;
+    replica.door.server().logs().close().await;
+    drop(replica.door);
+
+    // Another process, in the same folders.
+    std::fs::remove_file(&socket).unwrap();
+    let mut replica = Replica::start(&folder, port).await;
+    let socket = serve(&mut replica, &folder).await;
+    let here = client(&socket).await;
+    assert_eq!(printed(&here, &dev, &of_old).await, all);
+    assert_eq!(printed(&here, &dev, &[]).await.len(), 4);
+    until("the node is back", || {
+        !replica.door.server().connected().is_empty()
+    })
+    .await;
+    let (instance, text) = (new.to_string(), "after".to_owned());
+    sim.order(Command::Print { instance, text }).await;
+    // Who followed goes on exactly where they were.
+    let ask = Ask::new(Operation::GetLogs, &dev);
+    let mut following = here.resume(ask, Some(&at)).await.unwrap();
+    let mut heard = Vec::new();
+    while heard.len() < 3 {
+        let next = tokio::time::timeout(Duration::from_secs(120), following.next());
+        let change = next.await.unwrap().unwrap().unwrap();
+        heard.extend(change.value["line"].as_str().map(str::to_owned));
+    }
+    assert_eq!(heard, ["two", "ready", "after"]);
+    let nonsense = here.resume(Ask::new(Operation::GetLogs, &dev), Some("7"));
+    assert!(nonsense.await.is_err());
+    drop((following, here, sim));
+    replica.server.stop().await;
+}
+
 /// A node that asks for what is another's, for another generation or version.
 async fn secrets_go_to_their_instance_alone(
     replica: &Replica,
@@ -437,6 +572,29 @@ async fn secrets_go_to_their_instance_alone(
         .unwrap()
         .into_inner();
     assert_eq!(given.file, b"# FLUFFY_SECRETS_V1\nPASSWORD=hunter2\n");
+
+    // How a registry is reached is told for an instance of its own, too.
+    let registry = |instance: InstanceId, generation| v1::RegistryAccessRequest {
+        node_id: own.to_string(),
+        instance_id: instance.to_string(),
+        generation,
+    };
+    let wrong = [
+        registry(of(other), 1),
+        registry(InstanceId::from_bits(7), 1),
+        registry(of(own), 2),
+    ];
+    for wrong in wrong {
+        let refused = client.get_registry_access(wrong).await.unwrap_err();
+        assert_eq!(code_of(&refused), Some("forbidden"));
+    }
+    let told = client.get_registry_access(registry(of(own), 1)).await;
+    told.unwrap();
+    let denied = replica.count(|event| {
+        let payload: Value = serde_json::from_str(event.payload.as_str()).unwrap();
+        payload["capability"] == "registry.credential" && payload["outcome"] == "deny"
+    });
+    assert_eq!(denied, 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -479,4 +637,37 @@ async fn nodes_stay_through_a_restart_of_the_server() {
     tokio::time::timeout(Duration::from_secs(60), replica.server.stop())
         .await
         .unwrap();
+}
+
+/// Of two nodes that are alike, the one with the image gets the instance,
+/// whichever it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_has_the_image_is_preferred() {
+    for has_it in [0, 1] {
+        let folder = tempfile::tempdir().unwrap();
+        let replica = Replica::start(&folder, 0).await;
+        let mut sims = Vec::new();
+        for number in 0..2 {
+            let place = folder.path().join(format!("sim{number}"));
+            let mut home = replica.home(&place);
+            if number == has_it {
+                let wanted = image("registry.example/one:1");
+                home.cached = vec![wanted.index_or_manifest_digest];
+            }
+            sims.push(join(&home, &[replica.token().await], 1));
+        }
+        until("both are active", || {
+            replica.state(|state| {
+                let nodes = state.runtime.plan.nodes.values();
+                let active = nodes.filter(|node| node.state == NodeState::Active);
+                active.count() == 2
+            })
+        })
+        .await;
+        replica.shop().await;
+        let release = replica.release("one", 1).await;
+        replica.succeeds(&replica.deploy(&release).await).await;
+        let on: Vec<NodeId> = replica.ready().into_values().collect();
+        assert_eq!(on, [sims[has_it].nodes[0]], "{has_it} has the image");
+    }
 }

@@ -8,10 +8,14 @@ mod tree;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
+use clap_complete::ArgValueCompleter;
+use fluffy_image::Mirror;
 
 pub(crate) use fields::{Field, FieldKind, fields, kind};
 pub(crate) use tree::{PlatformCommand, Waits, body_id, derived, own_params, waits};
+
+use crate::command::platform::complete;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ManifestCommand {
@@ -39,6 +43,39 @@ server checks by the same rules.")]
   fluffy manifest diff old.toml new.toml
   fluffy manifest diff --release rel_01…         what a deploy of the nearest one would change")]
     Diff(DiffArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImageCommand {
+    /// Pack a folder as an image in the OCI layout; the same files give the same bytes
+    #[command(after_help = "\
+The folder is the image's root: what runs has to be in it with all that it needs. Files belong to
+root and keep of their permissions only whether they can be run.
+
+  fluffy image pack root image -- /bin/server --port 8080
+  fluffy launch --image oci:image --port 8080")]
+    Pack(ImagePackArgs),
+}
+
+/// What `image pack` takes.
+#[derive(Debug, Args)]
+pub(crate) struct ImagePackArgs {
+    /// The folder that becomes the image's root
+    pub(crate) root: PathBuf,
+    /// Where the image is written; must not be there yet
+    pub(crate) image: PathBuf,
+    /// A variable of what runs (repeat for more)
+    #[arg(long = "variable", value_name = "NAME=VALUE")]
+    pub(crate) variables: Vec<String>,
+    /// As whom it runs, such as `1000:1000` [default: root of the instance]
+    #[arg(long, value_name = "USER")]
+    pub(crate) user: Option<String>,
+    /// The folder in which it runs [default: /]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) workdir: Option<String>,
+    /// What runs, unless a manifest says otherwise
+    #[arg(last = true)]
+    pub(crate) command: Vec<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -77,7 +114,7 @@ pub(crate) struct DiffArgs {
     #[arg(long, value_name = "RELEASE")]
     pub(crate) release: Option<String>,
     /// Use this context
-    #[arg(long, requires = "release")]
+    #[arg(long, requires = "release", add = ArgValueCompleter::new(complete::contexts))]
     pub(crate) context: Option<String>,
     /// Ask this server: `https://HOST:PORT` or `unix:PATH`
     #[arg(long, requires = "release")]
@@ -97,11 +134,13 @@ pub(crate) enum ContextCommand {
     /// Show a context and where each of its values comes from
     Show {
         /// Its name; without it, the current one
+        #[arg(add = ArgValueCompleter::new(complete::contexts))]
         name: Option<String>,
     },
     /// Make a context the current one
     Use {
         /// Its name
+        #[arg(add = ArgValueCompleter::new(complete::contexts))]
         name: String,
     },
     /// Make a context, or change what is named; an empty value removes it
@@ -113,6 +152,7 @@ pub(crate) enum ContextCommand {
     /// Forget a context and its login
     Remove {
         /// Its name
+        #[arg(add = ArgValueCompleter::new(complete::contexts))]
         name: String,
     },
 }
@@ -121,6 +161,7 @@ pub(crate) enum ContextCommand {
 #[derive(Debug, Args)]
 pub(crate) struct ContextSetArgs {
     /// Its name
+    #[arg(add = ArgValueCompleter::new(complete::contexts))]
     pub(crate) name: String,
     /// The server: `https://HOST:PORT`, or `unix:PATH` for a socket
     #[arg(long, value_name = "URL")]
@@ -151,11 +192,212 @@ pub(crate) struct UpArgs {
     /// Let nodes join here
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen_nodes: Option<SocketAddr>,
+    /// Run no instances on this machine
+    #[arg(long)]
+    pub(crate) no_node: bool,
+    /// Serve the node's figures for Prometheus here; an address of this machine, or `none`
+    #[arg(long, value_name = "ADDRESS", default_value = "none")]
+    pub(crate) metrics: String,
+    /// Write again although the ledger is broken at this event, as the server
+    /// said; that you accept it goes on record
+    #[arg(long, value_name = "SEQ")]
+    pub(crate) accept_break: Option<u64>,
+    #[command(flatten)]
+    pub(crate) registries: RegistryArgs,
+    #[command(flatten)]
+    pub(crate) images: ImageArgs,
+    #[command(flatten)]
+    pub(crate) logs: LogArgs,
+    #[command(flatten)]
+    pub(crate) network: NetworkArgs,
+}
+
+/// How registries are reached, by servers and by their nodes.
+#[derive(Debug, Args)]
+pub(crate) struct RegistryArgs {
+    /// Credentials for registries, as `docker login` writes them; only its owner may read the
+    /// file, which is read anew at each use
+    #[arg(long, value_name = "FILE")]
+    pub(crate) registry_auth: Option<PathBuf>,
+    /// Ask this mirror for what the registry has, such as docker.io=https://mirror.example.com
+    /// (repeat for more)
+    #[arg(long = "registry-mirror", value_name = "HOST=URL")]
+    pub(crate) registry_mirrors: Vec<Mirror>,
+    /// This registry may be at a private address; with TLS (repeat for more)
+    #[arg(long = "internal-registry", value_name = "HOST")]
+    pub(crate) internal_registries: Vec<String>,
+    /// Trust the certificates in this file (PEM) too where registries are concerned
+    #[arg(long, value_name = "FILE")]
+    pub(crate) registry_ca: Option<PathBuf>,
+    /// Speak to this registry in the clear (repeat for more)
+    #[arg(long = "insecure-registry", value_name = "HOST")]
+    pub(crate) insecure_registries: Vec<String>,
+}
+
+/// What becomes of what workloads print.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct LogArgs {
+    /// Keep what workloads print for so many days
+    #[arg(long, value_name = "DAYS", default_value_t = 7)]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=30))]
+    pub(crate) log_days: u8,
+}
+
+/// What images are on a node.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct ImageArgs {
+    /// Unfold images into folders, also where the kernel mounts EROFS files
+    #[arg(long)]
+    pub(crate) unfold_images: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum NodeCommand {
+    /// Make this machine a node of a cluster, with a one-time token
+    #[command(after_help = "\
+The token is read from a file, from FLUFFY_ENROLL_TOKEN or from standard input, never from the
+command line, which others see. A machine that is a node already keeps what it has, unless --again.
+
+  fluffy nodes enroll-token create               on a machine that is logged in
+  fluffy node enroll --server fluffy.example.com:7444 --ca-pin sha256:… --token-file token")]
+    Enroll(NodeEnrollArgs),
+    /// Run what the cluster plans for this machine, until it is told to end
+    #[command(after_help = "\
+Instances outlive it: whoever starts it again finds them running. Ends on SIGTERM and Ctrl-C, and
+tells systemd when it is ready (Type=notify).")]
+    Run(NodeRunArgs),
+    /// Say whether this machine can be a node, and what is missing
+    Doctor(NodeDoctorArgs),
+    /// Look at a running instance from outside: is it held as it should be?
+    #[command(after_help = "\
+Asks the kernel about the live processes: ids, namespaces, privileges, the filter of system calls,
+files, devices, limits, sockets and the rules about packets. Ends with 1 if something does not hold.
+It reads only, and needs root, as the node does.
+
+  fluffy node audit inst_01J…
+  fluffy node audit inst_01J… --data ~/.local/state/fluffy/up/node     a node of `fluffy up`")]
+    Audit(NodeAuditArgs),
+    /// The images that are kept here
+    #[command(subcommand)]
+    Cache(NodeCacheCommand),
+    /// What is not about this machine: answered with where it is
+    #[command(external_subcommand)]
+    Other(Vec<String>),
+}
+
+/// What can be done with a node's images.
+#[derive(Debug, Subcommand)]
+pub(crate) enum NodeCacheCommand {
+    /// Read every image that is kept here, and say what is not what it was
+    #[command(after_help = "\
+Takes as long as reading all of it does, and needs the node's agent ended, so that nobody writes
+meanwhile; instances go on. Ends with 1 if something is damaged: remove it, and it is fetched again.")]
+    Verify(NodeVerifyArgs),
+}
+
+impl NodeCommand {
+    /// `node doctor` without a further word.
+    pub(crate) fn doctor() -> Self {
+        Self::Doctor(NodeDoctorArgs {
+            folder: NodeFolderArgs {
+                data: PathBuf::from(NODE_FOLDER),
+            },
+            images: ImageArgs {
+                unfold_images: false,
+            },
+        })
+    }
+}
+
+/// What a machine can be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MachineRole {
+    /// A node, which runs instances
+    Node,
+}
+
+/// Where a node keeps everything, unless somebody says otherwise.
+const NODE_FOLDER: &str = "/var/lib/fluffy/node";
+
+/// Where a node keeps everything.
+#[derive(Debug, Args)]
+pub(crate) struct NodeFolderArgs {
+    /// Where everything is kept
+    #[arg(long, value_name = "DIR", default_value = NODE_FOLDER)]
+    pub(crate) data: PathBuf,
+}
+
+/// What `node doctor` takes.
+#[derive(Debug, Args)]
+pub(crate) struct NodeDoctorArgs {
+    #[command(flatten)]
+    pub(crate) folder: NodeFolderArgs,
+    #[command(flatten)]
+    pub(crate) images: ImageArgs,
+}
+
+/// What `node audit` takes.
+#[derive(Debug, Args)]
+pub(crate) struct NodeAuditArgs {
+    /// The instance, as `fluffy instances list` names it
+    pub(crate) instance: String,
+    #[command(flatten)]
+    pub(crate) folder: NodeFolderArgs,
+}
+
+/// What `node cache verify` takes.
+#[derive(Debug, Args)]
+pub(crate) struct NodeVerifyArgs {
+    #[command(flatten)]
+    pub(crate) folder: NodeFolderArgs,
+    #[command(flatten)]
+    pub(crate) images: ImageArgs,
+}
+
+/// What `node enroll` takes.
+#[derive(Debug, Args)]
+pub(crate) struct NodeEnrollArgs {
+    #[command(flatten)]
+    pub(crate) folder: NodeFolderArgs,
+    /// Where servers take nodes (repeat for more)
+    #[arg(long = "server", value_name = "HOST:PORT", required = true)]
+    pub(crate) servers: Vec<String>,
+    /// SHA-256 of the key of the cluster's root, as `fluffy server` says it
+    #[arg(long, value_name = "PIN")]
+    pub(crate) ca_pin: String,
+    /// The file with the token; without it FLUFFY_ENROLL_TOKEN or standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Where other nodes reach this one; without it the address that reaches the server
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) underlay: Option<IpAddr>,
+    /// Others do not reach it; the token must allow that
+    #[arg(long, conflicts_with = "underlay")]
+    pub(crate) behind_nat: bool,
+    /// Replace what an earlier enrolment left; the token must name the node that it was
+    #[arg(long)]
+    pub(crate) again: bool,
+}
+
+/// What `node run` takes.
+#[derive(Debug, Args)]
+pub(crate) struct NodeRunArgs {
+    #[command(flatten)]
+    pub(crate) folder: NodeFolderArgs,
+    /// Where figures for Prometheus are served; an address of this machine, or `none`
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9464")]
+    pub(crate) metrics: String,
+    /// Push figures to this collector by OTLP; on this machine, such as http://127.0.0.1:4318
+    #[arg(long, value_name = "URL")]
+    pub(crate) otlp: Option<String>,
+    /// What instances are told about where they are
+    #[arg(long, value_name = "NAME", default_value = "local")]
+    pub(crate) region: String,
     /// Speak to this registry in the clear (repeat for more)
     #[arg(long = "insecure-registry", value_name = "HOST")]
     pub(crate) insecure_registries: Vec<String>,
     #[command(flatten)]
-    pub(crate) network: NetworkArgs,
+    pub(crate) images: ImageArgs,
 }
 
 /// What servers are told about the network around them.
@@ -211,13 +453,22 @@ pub(crate) struct ServerArgs {
     /// it listens
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) advertise: Option<String>,
+    /// Put segments of the archive here: a folder that all servers of the
+    /// database see
+    #[arg(long, value_name = "DIR", conflicts_with = "data")]
+    pub(crate) archive: Option<PathBuf>,
     /// The database was put back to an earlier point: nodes and clients that
     /// have seen more go by what it holds now
     #[arg(long)]
     pub(crate) restored: bool,
-    /// Speak to this registry in the clear (repeat for more)
-    #[arg(long = "insecure-registry", value_name = "HOST")]
-    pub(crate) insecure_registries: Vec<String>,
+    /// Write again although the ledger is broken at this event, as the server
+    /// said; that you accept it goes on record
+    #[arg(long, value_name = "SEQ")]
+    pub(crate) accept_break: Option<u64>,
+    #[command(flatten)]
+    pub(crate) registries: RegistryArgs,
+    #[command(flatten)]
+    pub(crate) logs: LogArgs,
     #[command(flatten)]
     pub(crate) network: NetworkArgs,
 }

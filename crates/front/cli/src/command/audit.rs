@@ -1,6 +1,7 @@
 //! `fluffy audit …`: read the ledger, verify it, prove what it says.
 
 mod export;
+mod links;
 mod log;
 mod proof;
 pub(crate) mod show;
@@ -36,11 +37,13 @@ pub(crate) fn run(session: &Session, command: AuditCommand) -> Outcome {
             extent,
             against,
             key,
+            follow,
         } => {
             let wanted = verify::Wanted {
                 extent: extent.into(),
                 against,
                 key,
+                follow,
             };
             verify::run(session, &ledger, &wanted)
         }

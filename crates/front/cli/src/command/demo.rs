@@ -1,11 +1,13 @@
 //! `fluffy demo`: a recorded model works on a real repository, under real rules.
 //!
 //! Only the model's answers are recorded. The kernel, policy, sandboxes, tests,
-//! merge, commit and ledger are the ones that every task has: each step is this
-//! very program (or git) run in a folder that is removed at the end. Never
+//! merge, commit and ledger are the ones that every task has, and so is the
+//! platform that serves what was merged: each step is this very program (or
+//! git) run in a folder that is removed at the end, on Ctrl-C as well. Never
 //! reads or writes anything of the person's own. Next: `stage`.
 
 mod refusals;
+mod served;
 mod stage;
 
 use std::path::Path;
@@ -23,7 +25,7 @@ use stage::{Ran, Stage};
 const OPENING: &str = "\
 A model gets a task in a small repository. What it says was recorded, so there
 is no key and no network. Everything else is real: the kernel, the policy, the
-sandboxes, the tests, git and the ledger.
+sandboxes, the tests, git, the ledger, and the platform that serves the result.
 ";
 
 /// What is said after the last.
@@ -31,6 +33,7 @@ const CLOSING: &str = "
 That was all real, and it is gone again. In a project of yours:
   fluffy init                       a policy to read and change
   fluffy \"make the tests pass\" --model PROVIDER/MODEL
+  fluffy up                         then `fluffy launch`: what was merged runs
   fluffy audit verify               nobody touched the record
 ";
 
@@ -44,7 +47,15 @@ pub(crate) fn run(session: &Session, args: &DemoArgs) -> Outcome {
     };
     let stage = Stage::set(session, &recording)?;
     let played = play(&stage);
+    let interrupted = stage.interrupted();
     let ended = stage.end();
+    if interrupted {
+        return Err(Report::new(ExitCode::Failure, "interrupted")
+            .code("interrupted")
+            .why("everything that the demo made was ended and removed")
+            .fix("start it again when you like")
+            .into());
+    }
     let shown = played?;
     ended?;
     if session.json() {
@@ -74,9 +85,10 @@ fn play(stage: &Stage<'_>) -> Result<Value, Failure> {
     work(stage)?;
     let commit = commit(stage)?;
     let (events, tampered) = ledger(stage)?;
+    let served = served::play(stage)?;
     Ok(json!({
         "v": 1, "type": "demo.ended", "verified": true, "commit": commit,
-        "ledger": "sound", "events": events, "tampering": tampered,
+        "ledger": "sound", "events": events, "tampering": tampered, "served": served,
         "isolation": if stage.reduced.is_some() { "reduced" } else { "shared-kernel" },
     }))
 }

@@ -1,12 +1,12 @@
 //! The person at this terminal, as a principal and as one who answers.
 
 use std::fs;
-use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::io::{self, BufRead as _, IsTerminal as _};
 use std::sync::Arc;
 
 use fluffy_policy::grant::{Grant, GrantLists};
 use fluffy_policy::{Principal, PrincipalKind, ProcessIdentity};
-use fluffy_report::ExitCode;
+use fluffy_report::{ExitCode, Report};
 use fluffy_secret::secret::MAX_SECRET;
 use fluffy_secret::{ReadSecretError, SecretString};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
@@ -23,34 +23,58 @@ pub(crate) fn name() -> String {
 }
 
 /// Asks in the terminal; nothing if there is none.
+///
+/// The question is talk: what goes to standard output is only the result.
 pub(crate) fn prompt(session: &Session, question: &str) -> Result<Option<String>, Failure> {
     if session.json() || !io::stdin().is_terminal() {
         return Ok(None);
     }
-    session.printer.raw(question.as_bytes())?;
-    // The question is on standard output, which may wait for a new line.
-    let _ = io::stdout().flush();
+    session.printer.ask(question);
     let mut line = String::new();
     let read = io::stdin().lock().read_line(&mut line);
     Ok(read.ok().map(|_| line.trim().to_owned()))
 }
 
+/// Whether a person may be asked, by the command of these words.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Asks<'a> {
+    /// At a terminal.
+    Allowed { words: &'a str },
+    /// Only what is piped in counts.
+    Never { words: &'a str },
+}
+
 /// A secret: typed unseen at the terminal, or piped in.
-pub(crate) fn secret(session: &Session, question: &str) -> Result<SecretString, Failure> {
-    let read = if io::stdin().is_terminal() {
-        session.printer.note(question);
-        let unseen = Unseen::enter();
-        let mut line = String::new();
-        let read = unseen.and_then(|_unseen| io::stdin().lock().read_line(&mut line));
-        let line = SecretString::from(line);
-        read.map_err(ReadSecretError::Read)
-            .and_then(|_| SecretString::from_reader(line.expose().as_bytes(), MAX_SECRET))
-    } else {
-        SecretString::from_reader(io::stdin().lock(), MAX_SECRET)
+pub(crate) fn secret(
+    session: &Session,
+    question: &str,
+    asks: Asks<'_>,
+) -> Result<SecretString, Failure> {
+    let (Asks::Allowed { words } | Asks::Never { words }) = asks;
+    let pipe = format!("pipe it in: `… | {words}`");
+    let read = match (io::stdin().is_terminal(), asks) {
+        (true, Asks::Never { .. }) => {
+            return Err(
+                Report::new(ExitCode::Usage, "nobody may be asked for a secret")
+                    .why("`--no-input` was given, and nothing is piped in")
+                    .fix(pipe)
+                    .into(),
+            );
+        }
+        (true, Asks::Allowed { .. }) => {
+            session.printer.ask(&format!("{question}\n"));
+            let unseen = Unseen::enter();
+            let mut line = String::new();
+            let read = unseen.and_then(|_unseen| io::stdin().lock().read_line(&mut line));
+            let line = SecretString::from(line);
+            read.map_err(ReadSecretError::Read)
+                .and_then(|_| SecretString::from_reader(line.expose().as_bytes(), MAX_SECRET))
+        }
+        (false, _) => SecretString::from_reader(io::stdin().lock(), MAX_SECRET),
     };
     read.map_err(|error| {
-        let fix = "type it when you are asked, or pipe it in: `… | fluffy plugin config …`";
-        Failure::of(ExitCode::Usage, &error, fix)
+        let fix = format!("type it when you are asked, or {pipe}");
+        Failure::of(ExitCode::Usage, &error, &fix)
     })
 }
 

@@ -1,11 +1,15 @@
 //! `fluffy demo`: plays to the end without any set-up and leaves nothing.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use fluffy_test_kit::{EngineKind, TestEngine, record_skip};
+use fluffy_test_kit::{EngineKind, TestEngine, record_skip, wait_for};
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 
 use crate::site::Site;
@@ -13,11 +17,12 @@ use crate::site::Site;
 const RECORDING: &str = include_str!("../../src/command/demo/session.jsonl");
 
 /// What everybody must see, however strongly it is isolated.
-const SEEN: [&str; 13] = [
+const SEEN: [&str; 14] = [
     "\n1. ",
     "\n2. ",
     "\n3. ",
     "\n4. ",
+    "\n5. ",
     "hello,-world!",
     "refused  fs.read .env",
     "refused  fs.write slug.sh",
@@ -28,6 +33,9 @@ const SEEN: [&str; 13] = [
     "  sound: ",
     "  BROKEN at event ",
 ];
+
+/// What is seen where nothing can be deployed.
+const LEFT_OUT: &str = "Left out: instances need namespaces";
 
 fn site() -> Site {
     let mut site = Site::empty();
@@ -54,7 +62,69 @@ fn all_acts_are_played_and_nothing_is_left() {
     assert!(finished.stdout.contains("The same as recorded"));
     assert!(!finished.stdout.contains("Reduced isolation"));
     assert!(!finished.stdout.contains("nobody-reads-this"));
+    assert_served(&finished.stdout);
     assert_nothing_left(&site);
+}
+
+/// What was merged answers, and its deploy leads to the merge; or it is said
+/// why not.
+fn assert_served(stdout: &str) {
+    let act = stdout.split("\n5. ").nth(1).unwrap();
+    if let Some((_, why)) = act.split_once("Left out: ") {
+        assert!(!rustix::process::geteuid().is_root(), "{act}");
+        record_skip("the demo's deploy", why.lines().next().unwrap());
+        return;
+    }
+    let answered = act.split("$ curl http://").nth(1).unwrap();
+    let answer = answered.lines().nth(1).unwrap();
+    assert_eq!(answer.trim(), "hello-world", "{act}");
+    assert!(act.contains("the deploy, rests on event"), "{act}");
+}
+
+/// Whoever looks away in the middle of the last act has nothing to clean up.
+#[test]
+fn ctrl_c_ends_and_removes_everything() {
+    if !rustix::process::geteuid().is_root() {
+        record_skip("Ctrl-C in the demo's deploy", "instances need root");
+        return;
+    }
+    let site = site();
+    let mut command = site.context.command();
+    command.arg("demo").process_group(0);
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let up = lines.find(|line| line.as_ref().unwrap().contains("fluffy launch"));
+    assert!(up.is_some(), "{:?}", child.wait_with_output());
+    kill_process_group(Pid::from_child(&child), Signal::INT).unwrap();
+    lines.for_each(drop);
+    let ended = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(said.contains("interrupted"), "{said}");
+    assert_nothing_left(&site);
+    let home = site.context.home();
+    let mark = home.parent().unwrap().to_str().unwrap();
+    wait_for("nothing of it runs", Duration::from_secs(60), || {
+        running(mark).is_empty().then_some(())
+    })
+    .unwrap();
+}
+
+/// The processes that were given this folder.
+fn running(folder: &str) -> Vec<String> {
+    let all = fs::read_dir("/proc").unwrap().map(Result::unwrap);
+    let all = all.filter_map(|entry| {
+        // Processes come and go.
+        let variables = fs::read(entry.path().join("environ")).ok()?;
+        let line = fs::read(entry.path().join("cmdline")).ok()?;
+        let named = |bytes: &[u8]| String::from_utf8_lossy(bytes).contains(folder);
+        (named(&variables) || named(&line)).then(|| String::from_utf8_lossy(&line).into_owned())
+    });
+    all.collect()
 }
 
 #[test]
@@ -64,7 +134,7 @@ fn reduced_isolation_is_said_and_ends_the_same() {
     let finished = site.ends(0, &["demo"]);
     for shown in SEEN
         .iter()
-        .chain(&["Reduced isolation", "process (reduced)"])
+        .chain(&["Reduced isolation", "process (reduced)", LEFT_OUT])
     {
         assert!(
             finished.stdout.contains(shown),
@@ -88,6 +158,11 @@ fn as_json_it_is_the_session_and_how_it_ended() {
     assert_eq!(last["type"], "demo.ended");
     assert_eq!(last["verified"], true);
     assert_eq!(last["commit"], of("session.ended")["evidence"]["commit"]);
+    if last["served"]["skipped"].is_null() {
+        assert_eq!(last["served"]["answer"], "hello-world");
+        assert_eq!(last["served"]["isolation"], "shared-kernel");
+        assert!(last["served"]["merge_seq"].as_u64().is_some(), "{last}");
+    }
     assert_nothing_left(&site);
 }
 
@@ -168,7 +243,7 @@ fn in_an_unprivileged_container_it_asks_for_less_by_itself() {
     );
     for shown in SEEN
         .iter()
-        .chain(&["Reduced isolation", "process (reduced)"])
+        .chain(&["Reduced isolation", "process (reduced)", LEFT_OUT])
     {
         assert!(stdout.contains(shown), "{shown}\n{stdout}");
     }

@@ -35,6 +35,7 @@ mod fake;
 mod init;
 mod kills;
 mod layer;
+mod links;
 mod making;
 mod manifest;
 mod pin;

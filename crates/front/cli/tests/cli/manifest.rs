@@ -128,6 +128,10 @@ fn two_manifests_differ_by_what_they_mean() {
     processes.web.resources.memory  64MiB                        128MiB
     ");
     let value = site.json(0, &["manifest", "diff", "old.toml"]);
+    assert_eq!(
+        (&value["api_version"], &value["kind"]),
+        (&serde_json::json!("v1"), &serde_json::json!("ManifestDiff"))
+    );
     assert_eq!(value["changes"][0]["field"], "image.ref");
     assert_eq!(value["changes"][1]["before"], 64 << 20);
 }

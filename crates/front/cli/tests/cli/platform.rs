@@ -1,12 +1,23 @@
 //! Commands that ask a server, against one that answers as each test says.
 
+mod abuse;
 mod double;
 mod exec;
+mod guarded;
+mod hidden;
+mod images;
+mod instances;
+mod joining;
 mod launch;
+mod lived;
 mod logins;
 mod migrate;
+mod named;
+mod private;
 mod real;
+mod routes;
 mod stage;
+mod waiting;
 
 use std::io::Write as _;
 use std::process::Stdio;
@@ -228,9 +239,10 @@ const TYPED: &[(&str, &str)] = &[
         "nodes drain node_1 --no-wait --leave-stateful --deadline 10m",
         "drainNode",
     ),
+    ("nodes confirm-plan node_1", "confirmNodePlan"),
     ("nodes remove node_1 --yes --abandon-volumes", "removeNode"),
     (
-        "nodes enroll-token create --ttl 1h",
+        "nodes enroll-token create --ttl 1h --allow-nat --replaces node_00000000000000000000000001",
         "createEnrollmentToken",
     ),
     ("nodes enroll-token list", "listEnrollmentTokens"),
@@ -273,6 +285,12 @@ fn what_is_typed_is_what_is_asked() {
     assert_eq!(double.asked()[0].body["size_bytes"], 10_u64 << 30);
     site.ends(0, &["apps", "update", "shop", "--description", ""]);
     assert_eq!(double.asked()[0].body["description"], Value::Null);
+    site.ends(0, &["quotas", "set", "cpu=1.5", "memory=8GiB"]);
+    assert_eq!(
+        double.asked().last().unwrap().body["limits"],
+        json!({"cpu": 1500, "memory": 8_u64 << 30})
+    );
+    site.ends(2, &["quotas", "set", "cpu=8GiB"]);
     site.ends(2, &["scale", "web=many"]);
     site.ends(2, &["volumes", "create", "data", "--size", "10Gi"]);
 }
@@ -435,6 +453,30 @@ fn deploying(last: &'static str) -> impl Fn(&Asked) -> Reply + Send + Sync {
     }
 }
 
+/// One that fails, and an instance that said why.
+fn failing() -> impl Fn(&Asked) -> Reply + Send + Sync {
+    let deploy = deploying("failed");
+    move |asked| match asked.operation {
+        Operation::ListEvents => {
+            assert!(asked.query.contains("after=41"), "{}", asked.query);
+            let event =
+                |id: &str, status: &str| json!({"aggregate_id": id, "payload": {"status": status}});
+            let items = [
+                event("inst_1", "failed"),
+                event("inst_2", "failed"),
+                event("inst_3", "ready"),
+            ];
+            Reply::Json(200, json!({"items": items, "next_cursor": null}))
+        }
+        Operation::GetLogs => {
+            assert!(asked.query.contains("instance=inst_2"), "{}", asked.query);
+            let line = json!({"at": "2026-01-01T00:00:00Z", "line": "cannot open the database"});
+            Reply::Json(200, json!({"items": [line]}))
+        }
+        _ => deploy(asked),
+    }
+}
+
 #[test]
 fn a_deploy_makes_a_release_rolls_it_out_and_waits() {
     let (site, double) = local(deploying("succeeded"));
@@ -454,7 +496,6 @@ fn a_deploy_makes_a_release_rolls_it_out_and_waits() {
     deploy: dep_1 on local/shop/dev, seq 41, SHARED KERNEL
     dep_1 rolling; web: 0 of 2 available, 2 old
     dep_1 rolling; web: 1 of 2 available, 1 old
-    dep_1 succeeded; web: 2 of 2 available
     ");
     assert_eq!(finished.stdout, "dep_1 succeeded; web: 2 of 2 available\n");
     let asked = double.asked();
@@ -486,6 +527,13 @@ fn a_deploy_that_fails_or_takes_too_long_is_told_by_its_code() {
         "{}",
         finished.stderr
     );
+    let (site, _double) = local(failing());
+    site.context.write("fluffy.toml", MANIFEST).unwrap();
+    let finished = site.ends(1, &["deploy"]);
+    let told = &finished.stderr;
+    assert!(told.contains("  cannot open the database\n"), "{told}");
+    assert!(told.contains("`fluffy logs --instance inst_2`"), "{told}");
+    assert!(told.contains("why: healthcheck_failed"), "{told}");
     let (site, double) = local(deploying("rolling"));
     site.context.write("fluffy.toml", MANIFEST).unwrap();
     let error = site.json_error(6, &["deploy", "--timeout", "1s"]);
@@ -601,6 +649,43 @@ fn events_are_followed_across_a_broken_stream() {
         .collect();
     assert_eq!(seqs, ["6", "7", "8"]);
     assert_eq!(double.asked().len(), 2);
+}
+
+#[test]
+fn logs_are_followed_across_a_broken_stream_and_what_was_lost_is_said() {
+    let line = |id: &str, text: &str, dropped: u64| {
+        let line = json!({
+            "at": "2026-01-01T00:00:00Z", "process": "web", "stream": "stdout", "line": text,
+            "truncated": false, "dropped": dropped,
+        });
+        format!("event: upsert\nid: {id}\ndata: {line}\n\n")
+    };
+    let (one, two) = ("00000000000000aa.1", "00000000000000aa.2");
+    let (site, double) =
+        local(
+            move |asked| match asked.headers.get("last-event-id").map(String::as_str) {
+                None => Reply::Stream(line(one, "first", 0)),
+                Some(id) if id == one => Reply::Stream(line(two, "second", 7)),
+                Some(_) => refused("forbidden"),
+            },
+        );
+    let words = [
+        "logs", "--follow", "--app", "shop", "--tail", "5", "--stream", "stdout",
+    ];
+    let finished = site.ends(3, &words);
+    insta::assert_snapshot!(finished.stdout, @"
+    2026-01-01T00:00:00Z  web  first
+    2026-01-01T00:00:00Z  web  … 7 lines were lost
+    2026-01-01T00:00:00Z  web  second
+    ");
+    let asked: Vec<String> = double.asked().into_iter().map(|it| it.query).collect();
+    assert!(asked[0].contains("tail=5"), "{asked:?}");
+    assert!(
+        asked.iter().all(|it| it.contains("stream=stdout")),
+        "{asked:?}"
+    );
+    // Who goes on gets all that came meanwhile.
+    assert!(!asked[1].contains("tail"), "{asked:?}");
 }
 
 #[test]

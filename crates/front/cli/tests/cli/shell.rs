@@ -75,6 +75,8 @@ fn the_first_screen_of_help_says_where_to_start() {
       channel       Let people give work and hear of it through an installed channel
       up            Run the platform on this machine, for yourself
       server        Run a server of the platform, for many
+      node          Run instances on this machine for a cluster
+      image         Make an image without an engine or a builder
       ledger        Look after the platform's ledger where it is stored
       manifest      Check and format `fluffy.toml`, which says what an app needs to run
       context       Choose which server, org, app and env commands of the platform are about

@@ -13,6 +13,7 @@ use fluffy_api::Operation;
 use fluffy_api::client::{Ask, CallError, ChangeKind};
 use fluffy_ledger::Event;
 use fluffy_node_sim::{Behaviour, Command as Order};
+use fluffy_test_kit::{Acceptance, Limit};
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -416,13 +417,21 @@ async fn commands_run_for_who_may_on_any_server_and_leave_a_whole_record() {
         let before = heard(&fleet).await;
         let asked = people.ask(&fleet, "allowed", &instance, 60).await;
         let (_, code) = asked.outcome.unwrap_err();
-        assert_eq!(code, "instance_not_running");
+        assert_eq!(code, "instance_not_running", "{status}");
         assert_eq!(heard(&fleet).await, before);
         let path = [ENV[0], ENV[1], ENV[2], deploy.as_str()];
         fleet
             .send(ASKED, Operation::CancelDeploy, &path, Value::Null)
             .await;
         behave(&fleet, Behaviour::default()).await;
+        if status != "draining" {
+            // On its way out it may pass through the state that is next.
+            eventually("the one that is not wanted is gone", async || {
+                let all = instances(&fleet).await;
+                (!all.iter().any(|(id, _)| *id == instance)).then_some(())
+            })
+            .await;
+        }
     }
 
     // What has ended by now.
@@ -464,6 +473,31 @@ async fn commands_run_for_who_may_on_any_server_and_leave_a_whole_record() {
     }
     tokens.push(late.token);
     nothing_is_left(&fleet, &tokens, &granted[0].1);
+    let number = |number: usize| f64::from(u32::try_from(number).unwrap());
+    let mut acceptance = Acceptance::of("e13", "exec");
+    // Whatever was not so ended the test before.
+    acceptance
+        .figure(
+            "attempts refused",
+            (number(refused.len()), "attempts"),
+            Limit::AtLeast(1.0),
+        )
+        .figure(
+            "of these without one decision",
+            (0.0, "attempts"),
+            Limit::AtMost(0.0),
+        )
+        .figure(
+            "sessions with a whole chain",
+            (number(granted.len()), "sessions"),
+            Limit::AtLeast(2.0),
+        )
+        .figure(
+            "tokens in ledger or logs",
+            (0.0, "tokens"),
+            Limit::AtMost(0.0),
+        );
+    acceptance.write().unwrap();
 }
 
 /// Nobody of these gets in, and nothing of it reaches the node.

@@ -32,6 +32,9 @@ pub struct Change {
     pub kind: ChangeKind,
     /// The event that the stream has come to.
     pub seq: u64,
+    /// Where the stream goes on from, if it is opened again; empty if it does
+    /// not say.
+    pub id: String,
     /// The object, or of a deletion its id.
     pub value: Value,
 }
@@ -92,6 +95,11 @@ impl Watch {
                     self.ready.push_back(Change {
                         kind: kind(&message.event).ok_or_else(|| self.malformed())?,
                         seq: seq.unwrap_or_default(),
+                        id: message
+                            .last_event_id
+                            .as_deref()
+                            .unwrap_or_default()
+                            .to_owned(),
                         value: serde_json::from_str(&message.data).map_err(|_| self.malformed())?,
                     });
                 }

@@ -496,6 +496,10 @@ pub struct Facts {
     >,
     #[prost(string, tag = "4")]
     pub agent_version: ::prost::alloc::string::String,
+    /// What a node needs and this machine does not have, by the names of the
+    /// doctor's checks; while there is any, no instances are placed on it.
+    #[prost(string, repeated, tag = "5")]
+    pub failed_checks: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Driver {
@@ -857,6 +861,69 @@ pub struct SecretMaterial {
     #[prost(bytes = "vec", tag = "1")]
     pub file: ::prost::alloc::vec::Vec<u8>,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BlobRequest {
+    #[prost(string, tag = "1")]
+    pub node_id: ::prost::alloc::string::String,
+    /// `sha256:` and 64 digits.
+    #[prost(string, tag = "2")]
+    pub digest: ::prost::alloc::string::String,
+    /// The byte to begin with.
+    #[prost(uint64, tag = "3")]
+    pub from: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BlobPiece {
+    /// At most 64 KiB, in order.
+    #[prost(bytes = "vec", tag = "1")]
+    pub bytes: ::prost::alloc::vec::Vec<u8>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RegistryAccessRequest {
+    #[prost(string, tag = "1")]
+    pub node_id: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub instance_id: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub generation: u64,
+}
+/// For this pull alone; never written to a disk.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RegistryAccess {
+    #[prost(message, optional, tag = "1")]
+    pub registry: ::core::option::Option<RegistryPlace>,
+    /// They have the same, and are asked first.
+    #[prost(message, repeated, tag = "2")]
+    pub mirrors: ::prost::alloc::vec::Vec<RegistryPlace>,
+    /// Certificates, DER, that are trusted beside the machine's own.
+    #[prost(bytes = "vec", repeated, tag = "3")]
+    pub authorities: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RegistryPlace {
+    /// A host, and its port if it has one.
+    #[prost(string, tag = "1")]
+    pub host: ::prost::alloc::string::String,
+    #[prost(enumeration = "RegistryManner", tag = "2")]
+    pub manner: i32,
+    /// Who the node is there; absent, nobody in particular.
+    #[prost(message, optional, tag = "3")]
+    pub credential: ::core::option::Option<RegistryCredential>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
+pub struct RegistryCredential {
+    #[prost(string, tag = "1")]
+    pub user: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub password: ::prost::alloc::string::String,
+    /// In place of both, for who gives out the registry's tokens.
+    #[prost(string, tag = "3")]
+    pub identity_token: ::prost::alloc::string::String,
+    /// The host that does so, if it is another one.
+    #[prost(string, tag = "4")]
+    pub realm: ::prost::alloc::string::String,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LogBatch {
     #[prost(string, tag = "1")]
@@ -1121,6 +1188,38 @@ impl JobStatus {
             "JOB_STATUS_RUNNING" => Some(Self::Running),
             "JOB_STATUS_SUCCEEDED" => Some(Self::Succeeded),
             "JOB_STATUS_FAILED" => Some(Self::Failed),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum RegistryManner {
+    /// With TLS, at a public address; in the clear on the node itself.
+    Unspecified = 0,
+    /// With TLS, at whatever address.
+    Internal = 1,
+    /// In the clear, at whatever address.
+    Clear = 2,
+}
+impl RegistryManner {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "REGISTRY_MANNER_UNSPECIFIED",
+            Self::Internal => "REGISTRY_MANNER_INTERNAL",
+            Self::Clear => "REGISTRY_MANNER_CLEAR",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "REGISTRY_MANNER_UNSPECIFIED" => Some(Self::Unspecified),
+            "REGISTRY_MANNER_INTERNAL" => Some(Self::Internal),
+            "REGISTRY_MANNER_CLEAR" => Some(Self::Clear),
             _ => None,
         }
     }
@@ -1629,6 +1728,55 @@ pub mod nodes_client {
                 .insert(GrpcMethod::new("fluffy.node.v1.Nodes", "PushLogs"));
             self.inner.streaming(req, path, codec).await
         }
+        /// A blob of an image that the server has itself: one that was deployed from
+        /// files. Whoever knows its digest may have it.
+        pub async fn get_blob(
+            &mut self,
+            request: impl tonic::IntoRequest<super::BlobRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::BlobPiece>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/fluffy.node.v1.Nodes/GetBlob",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("fluffy.node.v1.Nodes", "GetBlob"));
+            self.inner.server_streaming(req, path, codec).await
+        }
+        /// How the registry of an instance's image is reached now, with the
+        /// credentials for it; for one live assignment.
+        pub async fn get_registry_access(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RegistryAccessRequest>,
+        ) -> std::result::Result<tonic::Response<super::RegistryAccess>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/fluffy.node.v1.Nodes/GetRegistryAccess",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("fluffy.node.v1.Nodes", "GetRegistryAccess"));
+            self.inner.unary(req, path, codec).await
+        }
         /// For edges: whole routing tables, each acknowledged.
         pub async fn edge_config(
             &mut self,
@@ -1715,6 +1863,24 @@ pub mod nodes_server {
             &self,
             request: tonic::Request<tonic::Streaming<super::LogBatch>>,
         ) -> std::result::Result<tonic::Response<Self::PushLogsStream>, tonic::Status>;
+        /// Server streaming response type for the GetBlob method.
+        type GetBlobStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::BlobPiece, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// A blob of an image that the server has itself: one that was deployed from
+        /// files. Whoever knows its digest may have it.
+        async fn get_blob(
+            &self,
+            request: tonic::Request<super::BlobRequest>,
+        ) -> std::result::Result<tonic::Response<Self::GetBlobStream>, tonic::Status>;
+        /// How the registry of an instance's image is reached now, with the
+        /// credentials for it; for one live assignment.
+        async fn get_registry_access(
+            &self,
+            request: tonic::Request<super::RegistryAccessRequest>,
+        ) -> std::result::Result<tonic::Response<super::RegistryAccess>, tonic::Status>;
         /// Server streaming response type for the EdgeConfig method.
         type EdgeConfigStream: tonic::codegen::tokio_stream::Stream<
                 Item = std::result::Result<super::RoutingTable, tonic::Status>,
@@ -2022,6 +2188,97 @@ pub mod nodes_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/fluffy.node.v1.Nodes/GetBlob" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetBlobSvc<T: Nodes>(pub Arc<T>);
+                    impl<
+                        T: Nodes,
+                    > tonic::server::ServerStreamingService<super::BlobRequest>
+                    for GetBlobSvc<T> {
+                        type Response = super::BlobPiece;
+                        type ResponseStream = T::GetBlobStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::BlobRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Nodes>::get_blob(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetBlobSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/fluffy.node.v1.Nodes/GetRegistryAccess" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetRegistryAccessSvc<T: Nodes>(pub Arc<T>);
+                    impl<
+                        T: Nodes,
+                    > tonic::server::UnaryService<super::RegistryAccessRequest>
+                    for GetRegistryAccessSvc<T> {
+                        type Response = super::RegistryAccess;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RegistryAccessRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Nodes>::get_registry_access(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetRegistryAccessSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

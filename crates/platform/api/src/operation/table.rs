@@ -227,7 +227,7 @@ operations! {
     CreateRelease "Registers an image and a manifest as a release."
         create("createRelease", app!("/releases")).can("release.create").takes::<CreateRelease>()
             .gives::<Release>()
-            .errors(&["arch_unavailable", "image_too_large", "image_unresolvable", "manifest_invalid"])
+            .errors(&["arch_unavailable", "image_auth_failed", "image_too_large", "image_unresolvable", "manifest_invalid"])
             .cli("releases create");
     GetRelease "Shows a release."
         read("getRelease", app!("/releases/{release}")).can("release.read").gives::<Release>()
@@ -254,8 +254,8 @@ operations! {
             .takes::<CreateDeploy>().gives::<Deploy>()
             .errors(&[
                 "E_VOLUME_REPLICA_LIMIT", "manifest_invalid", "no_capacity_disk", "quota_exceeded",
-                "release_blocked", "route_target_missing", "secrets_missing",
-                "volume_constraints_invalid", "volume_size_change_unsupported",
+                "release_blocked", "route_target_missing", "scale_out_of_bounds",
+                "secrets_missing", "volume_constraints_invalid", "volume_size_change_unsupported",
             ]).cli("deploy");
     GetDeploy "Shows a deploy and how far each group is."
         read("getDeploy", in_env!("/deploys/{deploy}")).can("env.read").gives::<Deploy>()
@@ -274,8 +274,8 @@ operations! {
             .takes::<CreateRollback>().gives::<Deploy>()
             .errors(&[
                 "E_VOLUME_REPLICA_LIMIT", "no_rollback_target", "quota_exceeded",
-                "release_blocked", "route_target_missing", "secrets_missing",
-                "volume_constraints_invalid",
+                "release_blocked", "route_target_missing", "scale_out_of_bounds",
+                "secrets_missing", "volume_constraints_invalid",
             ]).cli("rollback");
     GetScale "Shows how many instances there should be."
         read("getScale", in_env!("/scale")).can("env.read").gives::<Scale>().cli("scale");
@@ -324,7 +324,8 @@ operations! {
             .query(&[
                 text("process", "Only those of this process type."),
                 text("instance", "Only those of this instance."),
-                time("since", "From then on; an hour ago if absent."),
+                one_of("stream", LOG_STREAM),
+                time("since", "From then on; the hour before `until` if absent."),
                 time("until", "Until then; now if absent."),
                 Param {
                     name: "tail",
@@ -367,7 +368,7 @@ operations! {
     DisableIpv4 "Takes the public IPv4 address of an env back."
         delete("disableIpv4", in_env!("/ipv4")).can("ipv4.manage")
             .query(&[flag("force", "Even while routes need it; for operators of the platform.")])
-            .errors(&["ipv4_in_use"]).cli("ipv4 disable");
+            .errors(&["ipv4_in_use", "ipv4_required"]).cli("ipv4 disable");
 
     // Secrets.
     GetSecrets "Shows the names and versions of an env's secrets, never values."
@@ -397,7 +398,8 @@ operations! {
     CreateVolume "Creates a volume on one node."
         create("createVolume", org!("/volumes")).can("volume.write").key_required()
             .takes::<CreateVolume>().gives::<Volume>()
-            .errors(&["name_taken", "no_capacity_disk", "quota_exceeded"]).cli("volumes create");
+            .errors(&["name_taken", "no_capacity_disk", "quota_exceeded", "volume_home_mismatch"])
+            .cli("volumes create");
     GetVolume "Shows a volume."
         read("getVolume", org!("/volumes/{volume}")).can("volume.read").gives::<Volume>()
             .cli("volumes describe");
@@ -470,6 +472,9 @@ operations! {
     UncordonNode "Lets a node take instances again."
         act("uncordonNode", "/v1/nodes/{node}/uncordon").can("node.manage").gives::<Node>()
             .errors(&["invalid_transition"]).cli("nodes uncordon");
+    ConfirmNodePlan "Lets a node end the instances that its plan leaves out."
+        act("confirmNodePlan", "/v1/nodes/{node}/confirm-plan").can("node.manage").gives::<Node>()
+            .cli("nodes confirm-plan");
     DisableNode "Takes a node out of use."
         act("disableNode", "/v1/nodes/{node}/disable").can("node.manage").gives::<Node>()
             .errors(&["invalid_transition"]).cli("nodes disable");
@@ -506,11 +511,11 @@ operations! {
             .cli("events rebuild");
     ArchiveLedger "Seals events into archive segments."
         act("archiveLedger", "/v1/admin/archive").can("ledger.admin").answers(202)
-            .takes::<EventRange>().gives::<LongOperation>().errors(&["not_supported"])
+            .gives::<LongOperation>().errors(&["not_supported"])
             .cli("events archive");
     VerifyLedger "Checks numbering, versions, hashes and anchors."
         act("verifyLedger", "/v1/admin/verify").can("ledger.admin").answers(202)
-            .takes::<Verify>().gives::<LongOperation>().cli("events verify");
+            .gives::<LongOperation>().cli("events verify");
     GetProjections "Shows how far each view is."
         read("getProjections", "/v1/admin/projections").can("ledger.admin").gives::<Projections>()
             .cli("events views");
@@ -521,7 +526,7 @@ operations! {
             .errors(&["secrets_key_unavailable"]).cli("keys rotate");
     RewrapKeys "Seals all secrets with the current master key."
         act("rewrapKeys", "/v1/admin/keys/rewrap").can("key.admin").answers(202)
-            .takes::<Rewrap>().gives::<LongOperation>().errors(&["secrets_key_unavailable"])
+            .gives::<LongOperation>().errors(&["secrets_key_unavailable"])
             .cli("keys rewrap");
     RehomeVolume "Says that a volume's disk is now in another node."
         act("rehomeVolume", "/v1/admin/volumes/{volume}/rehome").can("node.manage").answers(202)
@@ -559,6 +564,7 @@ const NODE_STATUS: &[&str] = &[
     "enrolled", "active", "degraded", "draining", "drained", "offline", "disabled", "removed",
     "revoked",
 ];
+const LOG_STREAM: &[&str] = &["stdout", "stderr", "platform"];
 const ROUTE_STATUS: &[&str] = &["pending", "active", "degraded", "blocked", "deleting"];
 const VOLUME_STATUS: &[&str] = &[
     "creating",

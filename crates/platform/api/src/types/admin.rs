@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rebuild {
-    /// Which; all if absent.
+    /// The one that is compared; all if absent.
     #[schemars(length(min = 1, max = 64))]
     pub view: Option<String>,
     /// Where the events come from.
@@ -22,37 +22,11 @@ pub struct Rebuild {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RebuildFrom {
-    /// From the ledger.
+    /// From the ledger; what is not in it any more, from the archive.
     #[default]
     Ledger,
-    /// From archived segments alone.
+    /// From archived segments as far as they go.
     Archive,
-}
-
-/// A range of events; everything if empty.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct EventRange {
-    /// The first.
-    #[schemars(range(min = 1))]
-    pub first_seq: Option<u64>,
-    /// The last.
-    #[schemars(range(min = 1))]
-    pub last_seq: Option<u64>,
-}
-
-/// Asks to check the ledger.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Verify {
-    /// The first event.
-    #[schemars(range(min = 1))]
-    pub first_seq: Option<u64>,
-    /// The last event.
-    #[schemars(range(min = 1))]
-    pub last_seq: Option<u64>,
-    /// Whether archived segments are read too.
-    pub archive: bool,
 }
 
 /// The master keys.
@@ -78,15 +52,6 @@ pub struct MasterKey {
     pub versions: u64,
     /// Since when it is there.
     pub introduced_at: Timestamp,
-}
-
-/// Asks to seal secrets with another key.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Rewrap {
-    /// The key that is left; all but the current one if absent.
-    #[schemars(length(min = 1, max = 64))]
-    pub from: Option<String>,
 }
 
 /// Says that a volume's disk is now in another node.

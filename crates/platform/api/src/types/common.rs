@@ -41,7 +41,9 @@ pub struct Receipt {
     pub status_url: String,
 }
 
-/// The answer when a person has to allow a write first.
+/// The answer when a person has to allow a write first. A credential that the
+/// write makes is in it too, under the name that it always has; it opens
+/// nothing before it was allowed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Parked {
     /// The approval that is waited for.

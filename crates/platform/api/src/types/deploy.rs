@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use fluffy_base::Timestamp;
-use fluffy_base::id::{AppId, DeployId, EnvId, OrgId, ReleaseId};
+use fluffy_base::id::{AppId, DeployId, EnvId, LedgerId, OrgId, ReleaseId};
+use fluffy_base::{Digest, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -113,6 +113,25 @@ pub struct CreateDeploy {
     /// What differs from the manifest.
     #[serde(default)]
     pub options: RequestedDeployOptions,
+    /// The merge that it rests on, in the ledger of the agent that made it.
+    #[serde(default)]
+    pub source: Option<DeploySource>,
+}
+
+/// An event of another ledger, as whoever deploys knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeploySource {
+    /// Which ledger.
+    pub ledger_id: LedgerId,
+    /// The position of the event there.
+    #[schemars(range(min = 1))]
+    pub seq: u64,
+    /// Its hash there.
+    pub hash: Digest,
+    /// A signed checkpoint of that ledger which covers it.
+    #[schemars(length(max = 4096))]
+    pub checkpoint: String,
 }
 
 /// What a deploy does otherwise than the manifest says.

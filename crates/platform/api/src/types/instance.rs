@@ -247,4 +247,12 @@ pub struct LogLine {
     pub line: String,
     /// Whether the rest of a long line was cut off.
     pub truncated: bool,
+    /// How many lines were lost just before it; absent if none were.
+    #[serde(default, skip_serializing_if = "is_none_lost")]
+    pub dropped: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+const fn is_none_lost(dropped: &u64) -> bool {
+    *dropped == 0
 }

@@ -45,6 +45,8 @@ pub struct Route {
     pub backend_expects_proxy_protocol: bool,
     /// Whether it must be reachable by IPv4.
     pub ipv4_required: bool,
+    /// Where this machine reaches it, if the platform made it for that.
+    pub address: Option<String>,
 }
 
 /// What to put into the DNS to prove a hostname.

@@ -49,6 +49,9 @@ pub struct Node {
     pub last_heartbeat_at: Option<Timestamp>,
     /// Its emptying, while it lasts.
     pub drain: Option<LongOperation>,
+    /// What of its plan it does not follow until an operator confirms it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan_held: Option<String>,
 }
 
 /// What a node has.
@@ -124,8 +127,15 @@ pub struct EnrollmentToken {
 pub struct CreateEnrollmentToken {
     /// How long it is good, in seconds; an hour if absent.
     #[serde(default)]
-    #[schemars(range(min = 60, max = 86400))]
+    #[schemars(range(min = 300, max = 86400))]
     pub ttl_seconds: Option<u32>,
+    /// Whether the machine may be where others do not reach it.
+    #[serde(default)]
+    pub allow_nat: bool,
+    /// The node that the machine was before; it is shut out when the machine
+    /// joins.
+    #[serde(default)]
+    pub replaces: Option<NodeId>,
 }
 
 /// An enrolment token with its secret, shown once.
@@ -137,6 +147,12 @@ pub struct EnrollmentTokenIssued {
     /// What the node sends; absent in a replayed answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
+    /// Where this server takes nodes, as host and port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
+    /// The pin of the cluster's root, by which the machine knows the server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_pin: Option<String>,
 }
 
 impl fmt::Debug for EnrollmentTokenIssued {

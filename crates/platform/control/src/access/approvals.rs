@@ -60,10 +60,16 @@ pub(crate) fn park(
     who: &Who,
     place: &Place,
 ) -> Result<Parked, Refusal> {
-    let unreviewable = [Operation::DecideApproval];
-    if place.owner.org.is_none() || unreviewable.contains(&request.operation) {
-        let why = "a rule wants a person to look first, and this can't wait for one";
-        return Err(Refusal::new("policy_denied", why, "change the rule"));
+    let why = "a rule wants a person to look first, and this can't wait for one";
+    let denied = |fix| Err(Refusal::new("policy_denied", why, fix));
+    match request.operation {
+        // Nobody sits at a terminal for as long as that may take.
+        Operation::CreateExec => {
+            return denied("ask for a grant that lasts for a while, which a person can look at");
+        }
+        Operation::DecideApproval => return denied("change the rule"),
+        _ if place.owner.org.is_none() => return denied("change the rule"),
+        _ => {}
     }
     let authorized = Authorized::new(who.clone(), place.clone());
     dispatch(state, call, request, &authorized)?;
@@ -101,9 +107,6 @@ fn without_secrets(request: &Request) -> Option<Value> {
     let mut body = request.body.clone()?;
     match request.operation {
         Operation::ReplaceSecrets | Operation::UpdateSecrets => return None,
-        Operation::CreateExec => {
-            body.as_object_mut()?.remove("env");
-        }
         Operation::AddMember => {
             let fields = body.as_object_mut()?;
             fields.insert("email".to_owned(), Value::from(LEFT_OUT));

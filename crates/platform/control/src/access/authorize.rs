@@ -24,7 +24,7 @@ use fluffy_policy::{Context, Decision, Engine, Principal, PrincipalKind, Request
 use super::names::Names;
 use super::place::Place;
 use super::{LOCAL, pattern};
-use crate::call::{Call, CallerKind, Fact};
+use crate::call::{Call, Caller, CallerKind, Fact};
 use crate::event::AuthzDecided;
 use crate::refusal::Refusal;
 use crate::state::{Owner, State};
@@ -103,18 +103,30 @@ impl Authorized {
     }
 }
 
+/// Whether the credential of a caller is good at this moment.
+///
+/// # Errors
+/// It is not, and why.
+pub fn check_credential(state: &State, caller: &Caller, now: Timestamp) -> Result<(), Refusal> {
+    who_is(state, caller, now).map(drop)
+}
+
 /// Who the caller is, if the credential is good at this moment.
 ///
 /// # Errors
 /// It showed none, or one that is not good.
 pub(crate) fn authenticate(state: &State, call: &Call<'_>) -> Result<Who, Refusal> {
-    let actor = &call.caller.actor;
+    who_is(state, call.caller, call.now)
+}
+
+fn who_is(state: &State, caller: &Caller, now: Timestamp) -> Result<Who, Refusal> {
+    let actor = &caller.actor;
     let who = |principal: &str| Who {
         on_behalf_of: actor.on_behalf_of.clone(),
         local: false,
         ..Who::principal(principal, actor.kind)
     };
-    match &call.caller.kind {
+    match &caller.kind {
         CallerKind::Anonymous => Err(unauthenticated()),
         CallerKind::Local => Ok(Who {
             local: true,
@@ -132,7 +144,7 @@ pub(crate) fn authenticate(state: &State, call: &Call<'_>) -> Result<Who, Refusa
                 let why = "the token was revoked";
                 return Err(Refusal::new("token_revoked", why, "log in again"));
             }
-            if token.expires_at <= call.now {
+            if token.expires_at <= now {
                 let why = "the token's time is over";
                 return Err(Refusal::new("token_expired", why, "log in again"));
             }
@@ -209,6 +221,7 @@ pub(crate) fn decide(
         reason,
         operation: None,
         body_hash: None,
+        refused: None,
     };
     let mut fact = Fact::new(&who.principal, record.into());
     // A path that names nothing of an org is not of that org.
@@ -239,6 +252,21 @@ pub(crate) fn holds(state: &State, now: Timestamp, who: &Who, action: &str, plac
     let request = request_of(state, now, who, action, place);
     let verdict = engine.evaluate(&request, now, &NoExtensions).verdict();
     verdict == Verdict::Allow
+}
+
+/// Whether somebody may still do what they were allowed before, without a
+/// record. A rule that wants a person to look does not take it back.
+pub(crate) fn stands(
+    state: &State,
+    now: Timestamp,
+    who: &Who,
+    action: &str,
+    place: &Place,
+) -> bool {
+    let (engine, _) = engine_of(state, place.owner.org);
+    let request = request_of(state, now, who, action, place);
+    let verdict = engine.evaluate(&request, now, &NoExtensions).verdict();
+    verdict != Verdict::Deny
 }
 
 /// Everything that somebody holds in an org, ceiling not applied: patterns of

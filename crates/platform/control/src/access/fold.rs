@@ -32,10 +32,10 @@ impl Access {
         self.names.apply(event, body);
         match event.aggregate.kind.as_str() {
             "org" | "policy" | "principal" => self.fold_orgs(event, body),
-            "org_member" => self.fold_members(event, body),
-            "service_principal" => self.fold_services(event, body),
+            "org_member" => return self.fold_members(event, body),
+            "service_principal" => return self.fold_services(event, body),
             "token" => return self.fold_tokens(event, body),
-            "grant" => self.fold_grants(event, body),
+            "grant" => return self.fold_grants(event, body),
             "approval" => return self.fold_approvals(event, body),
             _ => {}
         }
@@ -82,9 +82,9 @@ impl Access {
         }
     }
 
-    fn fold_members(&mut self, event: &Event, body: &Body) {
+    fn fold_members(&mut self, event: &Event, body: &Body) -> Vec<(&'static str, String)> {
         let Ok(id) = event.aggregate.id.parse() else {
-            return;
+            return Vec::new();
         };
         match body {
             Body::OrgMemberAdded(added) => {
@@ -107,15 +107,17 @@ impl Access {
             Body::OrgMemberRemoved(_) => {
                 if let Some(member) = self.members.remove(&id) {
                     take(&mut self.members_of, &member.principal, &id);
+                    return vec![("org_member", id.to_string())];
                 }
             }
             _ => {}
         }
+        Vec::new()
     }
 
-    fn fold_services(&mut self, event: &Event, body: &Body) {
+    fn fold_services(&mut self, event: &Event, body: &Body) -> Vec<(&'static str, String)> {
         let Ok(id) = event.aggregate.id.parse() else {
-            return;
+            return Vec::new();
         };
         if let (Body::ServicePrincipalCreated(created), Some(org)) =
             (body, Owner::of(&event.scope).org)
@@ -130,7 +132,7 @@ impl Access {
             self.services.insert(id, service);
         }
         let Some(service) = self.services.get_mut(&id) else {
-            return;
+            return Vec::new();
         };
         match body {
             Body::ServicePrincipalGrantsUpdated(change) => {
@@ -142,9 +144,11 @@ impl Access {
             }
             Body::ServicePrincipalDeleted(_) => {
                 self.services.remove(&id);
+                return vec![("service_principal", id.to_string())];
             }
             _ => {}
         }
+        Vec::new()
     }
 
     fn fold_tokens(&mut self, event: &Event, body: &Body) -> Vec<(&'static str, String)> {
@@ -200,14 +204,14 @@ impl Access {
         forgotten
     }
 
-    fn fold_grants(&mut self, event: &Event, body: &Body) {
+    fn fold_grants(&mut self, event: &Event, body: &Body) -> Vec<(&'static str, String)> {
         let Ok(id) = event.aggregate.id.parse() else {
-            return;
+            return Vec::new();
         };
         match body {
             Body::GrantAdded(added) => {
                 let Some(org) = Owner::of(&event.scope).org else {
-                    return;
+                    return Vec::new();
                 };
                 let grant = Grant {
                     principal: added.principal_id.clone(),
@@ -224,10 +228,12 @@ impl Access {
             Body::GrantRemoved(_) => {
                 if let Some(grant) = self.grants.remove(&id) {
                     take(&mut self.grants_of, &grant.principal, &id);
+                    return vec![("grant", id.to_string())];
                 }
             }
             _ => {}
         }
+        Vec::new()
     }
 
     fn fold_approvals(&mut self, event: &Event, body: &Body) -> Vec<(&'static str, String)> {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fluffy_api::types::QUOTA_DIMENSIONS;
-use fluffy_base::id::{LedgerId, MemberId, OrgId, TokenId, UserId};
+use fluffy_base::id::{EnrollmentTokenId, LedgerId, MemberId, OrgId, TokenId, UserId};
 use fluffy_base::{Digest, Timestamp};
 use fluffy_policy::role::Role;
 
@@ -33,6 +33,19 @@ pub enum Notice {
         pii_ref: Option<String>,
         /// How many.
         count: u64,
+        /// The org at whose door it was shown, where that is known.
+        org: Option<OrgId>,
+    },
+    /// A machine did not become a node.
+    EnrolmentRefused {
+        /// The code that it was told.
+        code: String,
+        /// Where the address is kept that it came from.
+        pii_ref: Option<String>,
+        /// The token that it showed, if it is one.
+        token: Option<EnrollmentTokenId>,
+        /// The key that it named, if it came that far.
+        key_fingerprint: Option<String>,
     },
     /// Reads that were allowed, in sum.
     ReadsSummarized(Vec<Summary>),
@@ -129,11 +142,36 @@ pub(crate) fn notice(state: &State, call: &Call<'_>, notice: &Notice) -> Written
             reason,
             pii_ref,
             count,
+            org,
         } => {
             let failed = AuthFailed {
                 reason: reason.chars().take(64).collect(),
                 pii_ref: pii_ref.clone(),
                 count: Some(*count),
+                token_id: None,
+                token_created_by: None,
+                key_fingerprint: None,
+            };
+            let owner = Owner {
+                org: *org,
+                ..Owner::default()
+            };
+            vec![Fact::new("anonymous", failed.into()).of(&owner.scope())]
+        }
+        Notice::EnrolmentRefused {
+            code,
+            pii_ref,
+            token,
+            key_fingerprint,
+        } => {
+            let known = token.and_then(|token| state.runtime.enrollment_tokens.get(&token));
+            let failed = AuthFailed {
+                reason: code.chars().take(64).collect(),
+                pii_ref: pii_ref.clone(),
+                count: Some(1),
+                token_id: *token,
+                token_created_by: known.map(|token| token.created_by.clone()),
+                key_fingerprint: key_fingerprint.clone(),
             };
             vec![Fact::new("anonymous", failed.into())]
         }

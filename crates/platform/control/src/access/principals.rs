@@ -31,6 +31,12 @@ pub(super) fn create(desk: &Desk<'_>) -> Result<Change, Refusal> {
     if services.any(|one| one.org == org && one.name == body.name) {
         return Err(super::name_taken(&body.name));
     }
+    let reserved = &desk.state.runtime.reserved;
+    let until = reserved.get(&format!("{org}/principal/{}", body.name));
+    if let Some(until) = until.filter(|until| **until > desk.call.now) {
+        let why = format!("`{}` was deleted and is reserved until {until}", body.name);
+        return Err(Refusal::new("name_taken", why, "choose another name"));
+    }
     let grants = kept(desk, &body.grants, "grants")?;
     let id: PrincipalId = desk.request.credential()?.id(0)?;
     let created = ServicePrincipalCreated {
@@ -81,8 +87,9 @@ pub(super) fn rotate(desk: &Desk<'_>) -> Result<Change, Refusal> {
 
 /// With it go its grants and tokens.
 pub(super) fn delete(desk: &Desk<'_>) -> Result<Change, Refusal> {
-    let (id, _) = find(desk)?;
-    let mut facts = vec![Fact::new(id, ServicePrincipalDeleted {}.into())];
+    let (id, service) = find(desk)?;
+    let name = Some(service.name.clone());
+    let mut facts = vec![Fact::new(id, ServicePrincipalDeleted { name }.into())];
     facts.extend(members::left_behind(desk, &id.to_string())?);
     Ok(super::gone(facts, id))
 }

@@ -36,7 +36,7 @@ pub fn caller_of_token(state: &State, id: TokenId) -> Option<Caller> {
 }
 
 /// What kind of principal an id names.
-pub(super) fn kind_of(principal: &str) -> ActorKind {
+pub(crate) fn kind_of(principal: &str) -> ActorKind {
     match principal.starts_with(PrincipalId::PREFIX) {
         true => ActorKind::ServicePrincipal,
         false => ActorKind::User,

@@ -42,6 +42,12 @@ impl Prefix {
         ((16..=110).contains(&length) && base & !mask == 0).then_some(Self { base, length })
     }
 
+    /// The first address, and how many bits all have in common.
+    #[must_use]
+    pub fn whole(self) -> (Ipv6Addr, u32) {
+        (Ipv6Addr::from_bits(self.base), self.length)
+    }
+
     /// How long the prefix of a node's range is: 16 bits longer, at least 64.
     #[must_use]
     pub fn node_length(self) -> u32 {

@@ -14,18 +14,21 @@ mod upkeep;
 
 use std::collections::BTreeMap;
 
-use fluffy_base::Timestamp;
 use fluffy_base::id::{
     BootId, EnrollmentTokenId, ExecSessionId, InstanceId, MasterKeyId, NodeId, RestoreId, RouteId,
     SecretVersionId, VolumeId, VolumeSnapshotId,
 };
+use fluffy_base::{Digest, Timestamp};
 use fluffy_planner::action::Step;
 use fluffy_planner::lifecycle::InstanceStatus;
+
+pub use exec::may_go_on;
 
 use super::steps;
 use crate::call::{Call, Fact, Outcome, Subject, Written};
 use crate::event::{
     LeaderAcquired, MasterKeyIntroduced, MasterKeyRetired, MasterKeyRewrapped, NodeDriver,
+    ProjectionRebuilt,
 };
 use crate::refusal::Refusal;
 use crate::state::State;
@@ -82,6 +85,22 @@ pub enum Notice {
         /// Bytes of disk.
         disk_bytes: u64,
     },
+    /// What a node can, as it found when it connected.
+    Facts {
+        /// Which node.
+        node: NodeId,
+        /// What it can run instances with.
+        drivers: Vec<NodeDriver>,
+        /// What it runs.
+        agent_version: String,
+    },
+    /// A node does not follow a part of its plan, or does again.
+    PlanHeld {
+        /// Which node.
+        node: NodeId,
+        /// What it holds back; nothing if it follows all of it.
+        held: Option<String>,
+    },
     /// A machine joins with a token whose hash matched.
     Enroll(Box<Enrolment>),
     /// An enrolment failed in a way that spends its token.
@@ -114,6 +133,17 @@ pub enum Notice {
         /// Which version.
         version: SecretVersionId,
     },
+    /// A node asks for the credentials of the registry of an instance's image.
+    RegistryAccessed {
+        /// Which node.
+        node: NodeId,
+        /// For which instance.
+        instance: InstanceId,
+        /// As which of its bindings.
+        generation: u64,
+        /// Whose credentials; nothing for an instance that it does not have.
+        registry: String,
+    },
     /// A client opened an exec session.
     ExecConnected {
         /// Which session.
@@ -138,6 +168,11 @@ pub enum Notice {
     Routes {
         /// The lowest routing that all have; none without an edge.
         applied: Option<u64>,
+        /// What any of them cannot serve, and why.
+        problems: BTreeMap<RouteId, String>,
+        /// Whether one of them serves this machine: then every declared port
+        /// gets a route there.
+        loopback: bool,
     },
     /// The hostname of a route was found to be its org's.
     RouteProven {
@@ -177,6 +212,13 @@ pub enum Notice {
     },
     /// A master key is used no more.
     KeyRetired(MasterKeyId),
+    /// Views were folded from the ledger again.
+    Rebuilt {
+        /// The last event in them.
+        to_seq: u64,
+        /// The digest of each.
+        views: BTreeMap<String, Digest>,
+    },
 }
 
 /// What a node says of an instance.
@@ -230,7 +272,7 @@ pub enum JobReport {
 }
 
 /// How a node is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vital {
     /// For how long nothing was heard of it.
     pub silent: std::time::Duration,
@@ -240,6 +282,10 @@ pub struct Vital {
     pub unreachable: bool,
     /// Whether it has said that it knows the current plan.
     pub acknowledged: bool,
+    /// How far its clock is off.
+    pub clock_off: std::time::Duration,
+    /// What its machine lacks, by its own word.
+    pub unfit: Option<String>,
 }
 
 /// A machine that joins.
@@ -263,6 +309,10 @@ pub struct Enrolment {
     pub labels: BTreeMap<String, String>,
     /// What it runs.
     pub agent_version: String,
+    /// What makes its machine that machine, if it said so.
+    pub machine: Option<String>,
+    /// The node that it says it was.
+    pub former: Option<NodeId>,
 }
 
 /// Decides what happens without a request from outside.
@@ -287,6 +337,12 @@ pub(crate) fn notice(state: &State, call: &Call<'_>, notice: &Notice) -> Written
         } => reports::restore(state, *node, *restore, report),
         Notice::Liveness(vitals) => Ok(liveness::watch(state, call, vitals)),
         Notice::Capacity { .. } => joining::capacity(state, notice),
+        Notice::Facts {
+            node,
+            drivers,
+            agent_version,
+        } => joining::facts(state, *node, drivers, agent_version),
+        Notice::PlanHeld { node, held } => joining::plan_held(state, *node, held.as_deref()),
         Notice::Enroll(enrolment) => joining::enroll(state, call, enrolment),
         Notice::EnrollmentSpent { token, outcome } => joining::spent(state, *token, outcome),
         Notice::Confirm { node } => joining::confirm(state, *node),
@@ -295,11 +351,24 @@ pub(crate) fn notice(state: &State, call: &Call<'_>, notice: &Notice) -> Written
         }
         // What is refused is recorded too.
         Notice::MaterialFetched { .. } => return material::fetched(state, notice),
+        Notice::RegistryAccessed { .. } => return material::registry(state, notice),
+        // The token is used up either way.
         Notice::ExecConnected { session, pii_ref } => {
-            exec::connected(state, call, *session, pii_ref.as_deref())
+            return exec::connected(state, call, *session, pii_ref.as_deref());
         }
         Notice::ExecEnded { .. } => exec::ended(state, notice),
-        Notice::Routes { applied } => Ok(routes::settle(state, call, *applied)),
+        Notice::Routes {
+            applied,
+            problems,
+            loopback,
+        } => {
+            let edges = routes::Edges {
+                applied: *applied,
+                problems,
+                loopback: *loopback,
+            };
+            Ok(routes::settle(state, call, &edges))
+        }
         Notice::RouteProven { route, method } => Ok(routes::proven(state, *route, method)),
         Notice::RouteProbed { route, rejected } => Ok(routes::probed(state, *route, *rejected)),
         Notice::Upkeep => Ok(upkeep::upkeep(state, call)),
@@ -329,6 +398,18 @@ pub(crate) fn notice(state: &State, call: &Call<'_>, notice: &Notice) -> Written
                 by: call.caller.actor.id.clone(),
             };
             Ok(Said::facts(vec![Fact::new(key, retired.into())]))
+        }
+        Notice::Rebuilt { to_seq, views } => {
+            let rebuilt = views.iter().map(|(name, digest)| {
+                let (name, to_seq, digest) = (name.clone(), *to_seq, *digest);
+                let body = ProjectionRebuilt {
+                    name: name.clone(),
+                    to_seq,
+                    digest,
+                };
+                Fact::new(name, body.into())
+            });
+            Ok(Said::facts(rebuilt.collect()))
         }
     };
     match decided {

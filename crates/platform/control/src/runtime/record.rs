@@ -10,7 +10,7 @@ use std::sync::Arc;
 use fluffy_base::id::{
     AppId, AssignmentId, BootId, DeployId, DrainId, EnrollmentTokenId, EnvId, InstanceId, Ipv4Id,
     LedgerId, MasterKeyId, NodeId, OrgId, ProjectId, ReleaseId, RestoreId, SecretBundleId,
-    SecretVersionId, VolumeId, VolumeSnapshotId,
+    SecretVersionId, TokenId, VolumeId, VolumeSnapshotId,
 };
 use fluffy_base::{Digest, Timestamp};
 use fluffy_manifest::Manifest;
@@ -286,6 +286,11 @@ pub struct Node {
     pub enrolled_at: Timestamp,
     /// Why it is as it is.
     pub reason: Option<String>,
+    /// What of its plan it does not follow, and whether an operator said that
+    /// it shall.
+    pub held: Option<(String, bool)>,
+    /// What makes its machine that machine, if it said so.
+    pub machine: Option<String>,
     /// Where it stood before it was offline.
     pub former: Option<NodeState>,
     /// Its emptying, while it lasts.
@@ -318,6 +323,10 @@ pub struct EnrollmentToken {
     pub ended: Option<String>,
     /// The node that used it.
     pub node: Option<NodeId>,
+    /// Whether the machine may be behind NAT.
+    pub allow_nat: bool,
+    /// The node that the machine was before.
+    pub replaces: Option<NodeId>,
 }
 
 /// A way from outside to a process type.
@@ -351,11 +360,24 @@ pub struct Route {
     pub backend_expects_proxy_protocol: bool,
     /// Whether it must be reachable by IPv4.
     pub ipv4_required: bool,
+    /// Whether the platform made it, for this machine only.
+    pub loopback: bool,
     /// When its deletion began.
     pub deleting_since: Option<Timestamp>,
     /// The last event that changed what edges do with it.
     pub changed_seq: u64,
 }
+
+impl Route {
+    /// Whether it is an edge that cannot serve it.
+    #[must_use]
+    pub fn is_blocked_by_edge(&self) -> bool {
+        self.state == RouteState::Blocked && self.reason.as_deref() != Some(IPV4_MISSING)
+    }
+}
+
+/// Why a route is blocked whose env has no address for it.
+pub const IPV4_MISSING: &str = "ipv4_missing";
 
 /// The secrets of an env, without any value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -492,6 +514,8 @@ pub struct ExecSession {
     pub instance: InstanceId,
     /// Who asked for it.
     pub principal: String,
+    /// With which token.
+    pub token: Option<TokenId>,
     /// Where it stands.
     pub state: ExecState,
     /// The command, with what is secret left out.

@@ -6,10 +6,13 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use fluffy_base::id::{EnvId, InstanceId, RouteId};
+use fluffy_base::id::{EnvId, InstanceId, ReleaseId, RouteId};
 use fluffy_planner::lifecycle::{InstanceStatus, RouteState};
 
 use super::{Runtime, record, spec};
+
+/// Ports that are never opened: telnet, mail, and the old Windows shares.
+pub(crate) const DENIED: [u16; 5] = [23, 25, 137, 138, 139];
 
 /// Everything that edges shall route.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +62,13 @@ impl Runtime {
     #[must_use]
     pub fn edge_config(&self) -> EdgeConfig {
         let routes = self.routes.iter().filter(|(_, route)| {
-            route.verified && !matches!(route.state, RouteState::Deleting | RouteState::Blocked)
+            let served = match route.state {
+                RouteState::Deleting => false,
+                // What an edge could not do it tries again.
+                RouteState::Blocked => route.is_blocked_by_edge(),
+                _ => true,
+            };
+            route.verified && served
         });
         EdgeConfig {
             config_seq: self.routing_seq,
@@ -69,15 +78,25 @@ impl Runtime {
         }
     }
 
+    fn declares(&self, route: &record::Route, release: ReleaseId) -> bool {
+        let process = self.process(route.env, release, &route.backend_process);
+        process.is_some_and(|it| it.ports.iter().any(|it| it.internal == route.backend_port))
+    }
+
     fn edge_route(&self, id: RouteId, route: &record::Route) -> EdgeRoute {
         let group = spec::group_id(route.env, &route.backend_process);
         let own = self.plan.instances.iter();
         let own =
             own.filter(|(_, it)| it.group == group && it.observed.status == InstanceStatus::Ready);
         let backends = own.filter_map(|(id, it)| {
+            let record = self.instances.get(id)?;
+            // Ports come and go with releases; others are held by their routes.
+            if route.loopback && !self.declares(route, record.release) {
+                return None;
+            }
             Some(Backend {
                 instance: *id,
-                address: self.instances.get(id)?.address,
+                address: record.address,
                 draining: !it.is_wanted(),
             })
         });

@@ -15,10 +15,11 @@ use fluffy_planner::action::{Action, Allocation, Expected, OpenDeploy, Rejection
 use fluffy_planner::lifecycle::{
     Cause, DeployState, DesiredState, NodeState, SecretBundleState, VolumeState,
 };
-use fluffy_planner::model::{DeployKind, Desired, EnvLife, GroupId, Resources, SecretUse};
+use fluffy_planner::model::{Deploy, DeployKind, Desired, EnvLife, GroupId, Resources, SecretUse};
 use fluffy_planner::place::MOST_INSTANCES;
 use fluffy_planner::reason::{Condition, DeployFailure, Dimension, DrainReason};
 
+use super::record::LastError;
 use super::write::{NewDeploy, current_secrets, missing, new_deploy, plain_options, transition};
 use super::{Runtime, spec};
 use crate::call::{Call, Fact};
@@ -462,7 +463,7 @@ impl<'a> Carried<'a> {
         DeployState::can(Some(deploy.state), to, Cause::DeployController).map_err(transition)?;
         let changed = DeployStatusChanged {
             status: to.to_string(),
-            message: why.map(|why| explain(why).to_owned()),
+            message: why.map(|why| self.because(why, deploy)),
             failed_reason: why.map(|why| why.to_string()),
             process: None,
         };
@@ -470,6 +471,18 @@ impl<'a> Carried<'a> {
         fact.correlation = Some(id.to_string());
         self.facts.push(fact);
         Ok(())
+    }
+
+    /// Why a deploy ends, with what last went wrong in its env.
+    fn because(&self, why: DeployFailure, deploy: &Deploy) -> String {
+        let error = self.runtime().envs.get(&deploy.env);
+        let error = error.and_then(|env| env.last_error.as_ref());
+        let error = error.filter(|error| error.at >= deploy.opened);
+        let detail = |error: &LastError| match &error.detail {
+            Some(detail) => format!("{}: last {}: {detail}", explain(why), error.reason),
+            None => format!("{}: last {}", explain(why), error.reason),
+        };
+        error.map_or_else(|| explain(why).to_owned(), detail)
     }
 
     /// Opens a deploy of the platform's own, in the append that gave rise to it.
@@ -488,6 +501,12 @@ impl<'a> Carried<'a> {
             let secrets = secrets.filter(|_| process.secrets_required);
             to.insert(group.process.to_string(), Some((release, secrets)));
         }
+        for group in &open.cleared {
+            // What is not wanted already needs no fact.
+            if runtime.wanted(open.env, &group.process).is_some() {
+                to.insert(group.process.to_string(), None);
+            }
+        }
         let releases: BTreeSet<_> = to.values().flatten().map(|(release, _)| *release).collect();
         let one = releases.first().copied();
         let manifest = one.and_then(|release| runtime.releases.get(&release));
@@ -503,6 +522,7 @@ impl<'a> Carried<'a> {
             options: plain_options(&manifest.manifest),
             to,
             ended: open.because,
+            source: None,
         };
         let (mut facts, rest) = new_deploy(runtime, new)?;
         facts.extend(rest);
@@ -584,7 +604,7 @@ pub(crate) fn scope(runtime: &Runtime, env: EnvId) -> Scope {
 const fn explain(why: DeployFailure) -> &'static str {
     match why {
         DeployFailure::Timeout => "it took longer than it may",
-        DeployFailure::RetriesSpent => "instances had to be replaced too often",
+        DeployFailure::RetriesSpent => "instances failed, or had to be replaced, too often",
         DeployFailure::Hopeless => "an instance failed in a way that trying again cannot help",
     }
 }

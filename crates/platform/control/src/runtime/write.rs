@@ -23,6 +23,7 @@ use fluffy_planner::lifecycle::InvalidTransition;
 use serde::de::DeserializeOwned;
 
 pub(crate) use deploys::{NewDeploy, current_secrets, new_deploy, plain_options};
+pub(crate) use exec::denied as exec_denied;
 
 use super::Runtime;
 use super::record::{App, Env};
@@ -96,6 +97,7 @@ fn decide(desk: &Desk<'_>) -> Decided {
         O::RestoreSnapshot => volumes::restore(desk),
         O::DrainNode => nodes::drain(desk),
         O::UncordonNode | O::DisableNode => nodes::change(desk),
+        O::ConfirmNodePlan => nodes::confirm_plan(desk),
         O::RevokeNode => nodes::revoke(desk),
         O::RemoveNode => nodes::remove(desk),
         O::CreateEnrollmentToken => nodes::create_token(desk),

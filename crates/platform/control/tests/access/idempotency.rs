@@ -69,6 +69,12 @@ fn every_write_replays_and_refuses_another_body_under_its_key() {
         let mut made_up = request(*operation, &path, json!({ "made": "up" }));
         let first = world.write_with(caller, &made_up, key(spec.id));
         assert!(!matches!(first, Outcome::Replayed { .. }), "{}", spec.id);
+        // What fails for now takes no key; a platform without keys seals nothing.
+        if matches!(&first, Outcome::Refused(it) if it.code == "secrets_key_unavailable") {
+            let again = world.write_with(caller, &made_up, key(spec.id));
+            assert_eq!(again, first, "{}", spec.id);
+            continue;
+        }
         let events = world.events.len();
         let again = world.write_with(caller, &made_up, key(spec.id));
         assert!(

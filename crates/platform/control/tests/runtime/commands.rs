@@ -5,7 +5,7 @@ use fluffy_control::runtime::Notice;
 use fluffy_control::{Material, Outcome};
 use serde_json::{Value, json};
 
-use crate::world::{DATA, DEV, WEB, World};
+use crate::world::{DATA, DEV, WEB, World, routed};
 
 const GIB: u64 = 1 << 30;
 const SHOP: [&str; 2] = ["local", "shop"];
@@ -141,6 +141,41 @@ fn scale_keeps_its_bounds() {
 }
 
 #[test]
+fn a_release_whose_bounds_exclude_the_scale_is_not_deployed() {
+    let mut world = deployed(44);
+    world.done(Operation::SetScale, &DEV, json!({"processes": {"web": 5}}));
+    let narrow = world.release(&format!("{WEB}scaling = {{ min = 1, max = 3 }}\n"));
+    let body = json!({"release_id": narrow});
+    let refused = world.refused(Operation::CreateDeploy, &DEV, body.clone());
+    assert_eq!(refused.code, "scale_out_of_bounds");
+    assert!(
+        refused.why.contains("from 1 to 3 instances, not 5"),
+        "{}",
+        refused.why
+    );
+    // The control: without a scale of its own the release's number counts.
+    world.done(
+        Operation::SetScale,
+        &DEV,
+        json!({"processes": {"web": null}}),
+    );
+    world.done(Operation::CreateDeploy, &DEV, body);
+}
+
+#[test]
+fn a_surge_is_booked_only_as_far_as_it_can_go() {
+    let mut world = deployed(45);
+    let release = world.release(&WEB.replace("serve", "serve2"));
+    // One runs; at most one more comes, whatever the surge could be.
+    limit(&mut world, "instances", 2);
+    let body = json!({"release_id": release, "options": {"max_surge": 10}});
+    world.done(Operation::CreateDeploy, &DEV, body.clone());
+    limit(&mut world, "instances", 1);
+    let refused = world.refused(Operation::CreateDeploy, &DEV, body);
+    assert_eq!(refused.code, "quota_exceeded");
+}
+
+#[test]
 fn a_quota_is_never_exceeded_and_says_by_how_much() {
     let mut world = deployed(24);
     limit(&mut world, "apps", 2);
@@ -243,17 +278,17 @@ fn a_hostname_and_a_port_belong_to_one() {
     let mut verify = world.request(Operation::VerifyRoute, &path, json!({}));
     verify.material = Material::Proof("dns".to_owned());
     assert_eq!(world.done_with(&verify)["verified"], true);
-    world.say(Notice::Routes { applied: Some(1) });
+    world.say(routed(Some(1)));
     assert_eq!(world.get(Operation::GetRoute, &path)["status"], "pending");
     let applied = Some(world.state.seq);
-    world.say(Notice::Routes { applied });
+    world.say(routed(applied));
     assert_eq!(world.get(Operation::GetRoute, &path)["status"], "active");
     world.done(Operation::DeleteRoute, &path, json!({}));
     let taken = route(Some("shop.example.com"), 443, tls);
     let refused = world.refused(Operation::CreateRoute, &live, taken.clone());
     assert_eq!(refused.code, "hostname_taken", "edges still have it");
     let applied = Some(world.state.seq);
-    world.say(Notice::Routes { applied });
+    world.say(routed(applied));
     world.done(Operation::CreateRoute, &live, taken);
     world.check_fold();
 }
@@ -374,6 +409,18 @@ fn exec_runs_only_where_something_runs_and_ends_with_it() {
     world.done(Operation::CreateExec, &path, body.clone());
     let refused = world.refused(Operation::CreateExec, &path, body.clone());
     assert_eq!(refused.code, "exec_limit");
+    // It is on record what was not let in, without what is secret.
+    let [.., asked, denied] = world.events.as_slice() else {
+        panic!("{:?}", world.events)
+    };
+    assert_eq!(asked.event_type, "exec_session.requested");
+    assert_eq!(denied.event_type, "exec_session.denied");
+    assert!(denied.payload.as_str().contains("exec_limit"));
+    let of_denied = ["local", denied.aggregate.id.as_str()];
+    assert_eq!(
+        world.get(Operation::GetExec, &of_denied)["status"],
+        "denied"
+    );
     let shown = world.get(Operation::GetExec, &["local", &session]);
     assert_eq!(shown["status"], "granted");
     let ledger = format!("{:?}", world.events);
@@ -400,4 +447,39 @@ fn exec_runs_only_where_something_runs_and_ends_with_it() {
         .filter(|it| !it.state.is_final());
     assert_eq!(live.count(), 0, "nothing runs any more");
     world.check_fold();
+}
+
+/// Whether a volume of somebody else is there, and where, is nobody's business.
+#[test]
+fn a_foreign_volume_is_as_unknown_as_one_that_is_not_there() {
+    let mut world = World::new("fd00::/48", 29);
+    world.node(1, 16 * GIB);
+    let volume = |world: &mut World, org: &str, name: &str| {
+        let body = json!({"name": name, "size_bytes": GIB});
+        let made = world.done(Operation::CreateVolume, &[org], body);
+        made["id"].as_str().unwrap().to_owned()
+    };
+    let mut attachments = Vec::new();
+    for (name, path) in [("one", "/one"), ("two", "/two")] {
+        let id = volume(&mut world, "local", name);
+        let body = json!({"volume_id": id, "process": "job", "mount_path": path});
+        let made = world.done(Operation::CreateAttachment, &DEV, body);
+        attachments.push(made["id"].as_str().unwrap().to_owned());
+    }
+    world.done(Operation::CreateOrg, &[], json!({"slug": "other"}));
+    let foreign = volume(&mut world, "other", "theirs");
+    let made_up = fluffy_base::id::VolumeId::from_bits(7).to_string();
+    let path = [DEV[0], DEV[1], DEV[2], &attachments[0]];
+    let [theirs, nobodys] = [foreign, made_up].map(|id| {
+        let body = json!({"volume_id": id});
+        world.refused(Operation::ReplaceAttachment, &path, body)
+    });
+    assert_eq!(theirs, nobodys);
+    // What is one's own is taken there.
+    let own = volume(&mut world, "local", "three");
+    world.done(
+        Operation::ReplaceAttachment,
+        &path,
+        json!({"volume_id": own}),
+    );
 }

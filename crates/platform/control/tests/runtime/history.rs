@@ -3,6 +3,9 @@
 //! Everything goes through the real doors; equal seeds give equal histories.
 //! Used by the simulation here and by whoever needs many real events.
 
+#[path = "people.rs"]
+mod people;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -15,7 +18,7 @@ use fluffy_planner::lifecycle::{InstanceStatus, VolumeState};
 use fluffy_test_kit::Random;
 use serde_json::{Value, json};
 
-use crate::world::{DATA, World, image, next, report};
+use crate::world::{DATA, World, image, next, report, routed};
 
 const GIB: u64 = 1 << 30;
 const ENVS: [&str; 3] = ["dev", "live", "test"];
@@ -231,14 +234,19 @@ impl History {
                 disk_percent: 10,
                 unreachable: false,
                 acknowledged: true,
+                clock_off: std::time::Duration::ZERO,
+                unfit: None,
             };
             (*node, vital)
         });
         let vitals = vitals.collect();
         self.world.say(Notice::Liveness(vitals));
-        self.world.say(Notice::Upkeep);
+        // Far less often than a pass, as a server does it.
+        if self.second.is_multiple_of(10) {
+            self.world.say(Notice::Upkeep);
+        }
         let applied = Some(self.world.state.seq);
-        self.world.say(Notice::Routes { applied });
+        self.world.say(routed(applied));
     }
 
     fn name(&mut self) -> String {
@@ -264,6 +272,7 @@ impl History {
                 assert!(known.is_some(), "{id}: {}", refusal.code);
                 (refusal.code.to_owned(), None)
             }
+            Outcome::Parked { .. } => ("parked".to_owned(), None),
             other => panic!("{id}: {other:?}"),
         };
         *self.outcomes.entry((id, code)).or_default() += 1;
@@ -275,7 +284,7 @@ impl History {
         let org = self.random.pick(&["local", "acme", "acme"]).unwrap();
         let env = self.random.pick(&ENVS).unwrap();
         let at = [org, "shop", env];
-        match self.random.below(24) {
+        match self.random.below(28) {
             0..=3 => self.deploy(at),
             4..=5 => {
                 let count = self.random.below(6);
@@ -301,6 +310,7 @@ impl History {
                     self.ask(Operation::DeleteApp, &[org, &name], json!({}));
                 }
             }
+            24..=27 => self.people(org),
             20 if self.random.one_in(12) => {
                 self.ask(Operation::DeleteEnv, &at, json!({}));
             }

@@ -14,4 +14,5 @@ mod history;
 mod nodes;
 mod rollouts;
 mod simulation;
+mod transitions;
 mod world;

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fluffy_api::Operation;
-use fluffy_base::id::NodeId;
+use fluffy_base::id::{EnrollmentTokenId, NodeId};
 use fluffy_control::Outcome;
+use fluffy_control::event::NodeDriver;
 use fluffy_control::runtime::Notice;
 use fluffy_control::runtime::notice::Vital;
 use fluffy_planner::lifecycle::{InstanceStatus, NodeState};
@@ -21,6 +22,8 @@ fn vital(silent: u64) -> Vital {
         disk_percent: 10,
         unreachable: false,
         acknowledged: true,
+        clock_off: Duration::ZERO,
+        unfit: None,
     }
 }
 
@@ -57,10 +60,10 @@ fn a_token_lets_one_machine_in() {
     let made = world.done(
         Operation::CreateEnrollmentToken,
         &[],
-        json!({"ttl_seconds": 60}),
+        json!({"ttl_seconds": 300}),
     );
     let token = made["id"].as_str().unwrap().parse().unwrap();
-    world.pass(61);
+    world.pass(301);
     let late = world.say(Notice::Enroll(Box::new(enrolment(
         NodeId::from_bits(3),
         token,
@@ -70,6 +73,123 @@ fn a_token_lets_one_machine_in() {
     world.pass(600);
     let state = watch(&mut world, NodeId::from_bits(1), vital(0));
     assert_eq!(state, NodeState::Revoked);
+    world.check_fold();
+}
+
+#[test]
+fn who_was_here_before_needs_a_token_that_says_so() {
+    let mut world = World::new("fd00::/48", 40);
+    let token = |world: &mut World, body| -> EnrollmentTokenId {
+        let made = world.done(Operation::CreateEnrollmentToken, &[], body);
+        made["id"].as_str().unwrap().parse().unwrap()
+    };
+    let join = |world: &mut World, node: u128, token, former: Option<u128>| {
+        let mut it = enrolment(NodeId::from_bits(node), token);
+        it.machine = Some("this machine".to_owned());
+        it.former = former.map(NodeId::from_bits);
+        match world.say(Notice::Enroll(Box::new(it))) {
+            Outcome::Done { subject, .. } => subject.kind,
+            other => panic!("{other:?}"),
+        }
+    };
+    let first = token(&mut world, json!({}));
+    assert_eq!(join(&mut world, 1, first, None), "node");
+    world.say(Notice::Confirm {
+        node: NodeId::from_bits(1),
+    });
+    // The same machine, whether it says so or not; each time a token is spent.
+    for (node, former) in [(2, None), (3, Some(1))] {
+        let spent = token(&mut world, json!({}));
+        assert_eq!(join(&mut world, node, spent, former), "refused");
+        let record = &world.state.runtime.enrollment_tokens[&spent];
+        assert_eq!(record.ended.as_deref(), Some("consumed"));
+    }
+    assert_eq!(world.state.runtime.nodes.len(), 1);
+    let old = NodeId::from_bits(1).to_string();
+    let named = token(&mut world, json!({"replaces": old}));
+    assert_eq!(join(&mut world, 4, named, Some(1)), "node");
+    let state = |node| world.state.runtime.plan.nodes[&NodeId::from_bits(node)].state;
+    assert_eq!(state(1), NodeState::Revoked, "the old one is shut out");
+    assert_eq!(state(4), NodeState::Enrolled);
+    let nobody = NodeId::from_bits(9).to_string();
+    let refused = world.refused(
+        Operation::CreateEnrollmentToken,
+        &[],
+        json!({"replaces": nobody}),
+    );
+    assert_eq!(refused.code, "invalid_argument");
+    world.check_fold();
+}
+
+#[test]
+fn a_clock_that_is_off_and_a_machine_that_lacks_something_keep_instances_away() {
+    let mut world = World::new("fd00::/48", 45);
+    let node = world.node(1, 16 * GIB);
+    let off = |seconds| Vital {
+        clock_off: Duration::from_secs(seconds),
+        ..vital(0)
+    };
+    assert_eq!(watch(&mut world, node, off(300)), NodeState::Active);
+    assert_eq!(watch(&mut world, node, off(301)), NodeState::Degraded);
+    let reason = |world: &World| world.state.runtime.nodes[&node].reason.clone();
+    assert_eq!(reason(&world).as_deref(), Some("clock_skew"));
+    assert_eq!(watch(&mut world, node, vital(0)), NodeState::Active);
+    let unfit = Vital {
+        unfit: Some("cgroups".to_owned()),
+        ..vital(0)
+    };
+    assert_eq!(watch(&mut world, node, unfit), NodeState::Degraded);
+    assert_eq!(reason(&world).as_deref(), Some("doctor_failed: cgroups"));
+    assert_eq!(watch(&mut world, node, vital(0)), NodeState::Active);
+    world.check_fold();
+}
+
+#[test]
+fn what_a_node_can_is_taken_at_each_session() {
+    let mut world = World::new("fd00::/48", 46);
+    let node = world.node(1, 16 * GIB);
+    let before = world.state.runtime.nodes[&node].clone();
+    let facts = |drivers: &[NodeDriver], version: &str| Notice::Facts {
+        node,
+        drivers: drivers.to_vec(),
+        agent_version: version.to_owned(),
+    };
+    let seq = world.state.seq;
+    world.say(facts(&before.drivers, &before.agent_version));
+    assert_eq!(world.state.seq, seq, "nothing new is no event");
+    world.say(facts(&[], "9.9.9"));
+    let shown = world.get(Operation::GetNode, &[&node.to_string()]);
+    assert_eq!(shown["agent_version"], "9.9.9");
+    assert_eq!(shown["drivers"], json!([]));
+    assert!(world.state.runtime.plan.nodes[&node].drivers.is_empty());
+    let capacity = &world.state.runtime.plan.nodes[&node].capacity;
+    assert_eq!(capacity.memory, 16 * GIB, "the rest is as before");
+    world.check_fold();
+}
+
+#[test]
+fn a_plan_that_is_held_is_shown_and_goes_on_once_somebody_says_so() {
+    let mut world = World::new("fd00::/48", 47);
+    let node = world.node(1, 16 * GIB);
+    let id = node.to_string();
+    let held = |held: Option<&str>| Notice::PlanHeld {
+        node,
+        held: held.map(str::to_owned),
+    };
+    // A word too many confirms nothing.
+    world.done(Operation::ConfirmNodePlan, &[&id], json!({}));
+    world.say(held(Some("the plan leaves out 5 of 6 instances")));
+    let shown = world.get(Operation::GetNode, &[&id]);
+    assert_eq!(shown["plan_held"], "the plan leaves out 5 of 6 instances");
+    assert_eq!(shown["reason"], "plan_held");
+    let confirmed = |world: &World| world.state.runtime.nodes[&node].held.clone();
+    assert!(!confirmed(&world).unwrap().1);
+    world.done(Operation::ConfirmNodePlan, &[&id], json!({}));
+    assert!(confirmed(&world).unwrap().1);
+    world.say(held(None));
+    assert_eq!(confirmed(&world), None);
+    let shown = world.get(Operation::GetNode, &[&id]);
+    assert!(shown["plan_held"].is_null() && shown["reason"].is_null());
     world.check_fold();
 }
 

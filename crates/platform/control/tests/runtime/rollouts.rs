@@ -1,13 +1,13 @@
 //! From a release to instances, and back: deploys, rollbacks, scale, secrets.
 
 use fluffy_api::Operation;
-use fluffy_base::id::{DeployId, InstanceId};
+use fluffy_base::id::{DeployId, InstanceId, LedgerId, NodeId, RouteId};
 use fluffy_control::runtime::Notice;
 use fluffy_control::{Body, Outcome};
 use fluffy_planner::lifecycle::{DeployState, InstanceStatus, SecretBundleState};
 use serde_json::json;
 
-use crate::world::{DATA, DEV, WEB, World, report};
+use crate::world::{DATA, DEV, WEB, World, report, routed};
 
 const GIB: u64 = 1 << 30;
 
@@ -51,15 +51,8 @@ fn a_release_is_deployed_scaled_replaced_and_rolled_back() {
     world.check_fold();
 }
 
-#[test]
-fn a_deploy_that_fails_rolls_back_by_itself_and_says_why() {
-    let mut world = World::new("fd00::/48", 2);
-    let node = world.node(1, 16 * GIB);
-    let good = world.release(WEB);
-    world.deploy(&good);
-    world.settle();
-    let bad = world.release(&WEB.replace("serve", "crash"));
-    let deploy = world.deploy(&bad);
+/// Lets every instance of a release crash until its deploy has failed.
+fn crash(world: &mut World, node: NodeId, bad: &str, deploy: &str) {
     for _ in 0..200 {
         world.plan();
         world.pass(2);
@@ -91,10 +84,22 @@ fn a_deploy_that_fails_rolls_back_by_itself_and_says_why() {
             let reports = vec![said];
             world.say(Notice::Reports { node, reports });
         }
-        if state_of(&world, &deploy) == DeployState::Failed {
+        if state_of(world, deploy) == DeployState::Failed {
             break;
         }
     }
+}
+
+#[test]
+fn a_deploy_that_fails_rolls_back_by_itself_and_says_why() {
+    let mut world = World::new("fd00::/48", 2);
+    let node = world.node(1, 16 * GIB);
+    let good = world.release(WEB);
+    world.deploy(&good);
+    world.settle();
+    let bad = world.release(&WEB.replace("serve", "crash"));
+    let deploy = world.deploy(&bad);
+    crash(&mut world, node, &bad, &deploy);
     assert_eq!(state_of(&world, &deploy), DeployState::Failed);
     let opened = world
         .events
@@ -112,6 +117,90 @@ fn a_deploy_that_fails_rolls_back_by_itself_and_says_why() {
     assert_eq!(shown["last_deploy"]["kind"], "rollback");
     assert_eq!(shown["last_deploy"]["status"], "succeeded");
     world.check_fold();
+}
+
+#[test]
+fn a_process_type_that_a_failed_release_added_goes_again() {
+    let mut world = World::new("fd00::/48", 40);
+    let node = world.node(1, 16 * GIB);
+    let good = world.release(WEB);
+    world.deploy(&good);
+    world.settle();
+    let more = "[processes.job]\nresources = { memory = \"128MiB\", disk = \"1GiB\" }\n";
+    let bad = world.release(&format!("{}{more}", WEB.replace("serve", "crash")));
+    let deploy = world.deploy(&bad);
+    let env = world.state.runtime.envs.values().next().unwrap();
+    assert!(env.desired.contains_key("job"), "the control: it is wanted");
+    crash(&mut world, node, &bad, &deploy);
+    assert_eq!(state_of(&world, &deploy), DeployState::Failed);
+    world.settle();
+    let shown = world.get(Operation::GetStatus, &DEV);
+    assert_eq!(shown["last_deploy"]["kind"], "rollback");
+    assert_eq!(shown["last_deploy"]["status"], "succeeded");
+    let groups = shown["groups"].as_array().unwrap();
+    assert_eq!(groups.len(), 1, "{shown}");
+    assert_eq!(groups[0]["process"], "web");
+    assert_eq!(groups[0]["release_id"], good.as_str());
+    let instances = world.state.runtime.plan.instances.values();
+    let left = instances.filter(|it| &*it.group.process == "job" && it.is_wanted());
+    assert_eq!(left.count(), 0);
+    world.check_fold();
+}
+
+#[test]
+fn an_env_with_something_wrong_is_degraded_whatever_rolls() {
+    let mut world = World::new("fd00::/48", 41);
+    let node = world.node(1, 16 * GIB);
+    let release = world.release(WEB);
+    world.deploy(&release);
+    let status = |world: &World| world.get(Operation::GetStatus, &DEV)["status"].clone();
+    assert_eq!(status(&world), "progressing");
+    world.settle();
+    assert_eq!(status(&world), "healthy");
+    // One that answered and does not any more, outside of a deploy.
+    let instance = *world.state.runtime.plan.instances.keys().next().unwrap();
+    let mut said = report(instance, InstanceStatus::Unhealthy, world.now);
+    said.reason_code = Some("healthcheck_failed".to_owned());
+    let reports = vec![said];
+    world.say(Notice::Reports { node, reports });
+    assert_eq!(status(&world), "degraded");
+    let reports = vec![report(instance, InstanceStatus::Ready, world.now)];
+    world.say(Notice::Reports { node, reports });
+    assert_eq!(status(&world), "healthy");
+    // More is wanted than there is room for, while a deploy rolls.
+    let large = WEB.replace("128MiB", "64GiB");
+    let large = world.release(&large);
+    world.deploy(&large);
+    for _ in 0..3 {
+        world.plan();
+        world.pass(2);
+    }
+    let shown = world.get(Operation::GetStatus, &DEV);
+    assert_eq!(shown["last_deploy"]["status"], "rolling");
+    assert_eq!(shown["status"], "degraded", "{shown}");
+    assert_eq!(shown["conditions"][0]["condition"], "no_capacity_memory");
+}
+
+#[test]
+fn a_deploy_says_what_it_takes_down_for_a_while() {
+    let mut world = World::new("fd00::/48", 42);
+    world.node(1, 16 * GIB);
+    let first = world.release(DATA);
+    let deploy = world.deploy(&first);
+    let path = [DEV[0], DEV[1], DEV[2], deploy.as_str()];
+    let shown = world.get(Operation::GetDeploy, &path);
+    assert_eq!(shown["message"], json!(null), "nothing runs yet: {shown}");
+    world.settle();
+    let next = world.release(&DATA.replace("256MiB", "300MiB"));
+    let deploy = world.deploy(&next);
+    let path = [DEV[0], DEV[1], DEV[2], deploy.as_str()];
+    let shown = world.get(Operation::GetDeploy, &path);
+    let words = "db: mounts a volume, so it is down while it is replaced";
+    assert_eq!(shown["message"], words);
+    world.settle();
+    let shown = world.get(Operation::GetDeploy, &path);
+    assert_eq!(shown["status"], "succeeded");
+    assert_eq!(shown["message"], json!(null));
 }
 
 #[test]
@@ -150,6 +239,43 @@ fn a_later_deploy_takes_over_and_one_is_left() {
     world.settle();
     assert_eq!(state_of(&world, &two), DeployState::Succeeded);
     assert_eq!(world.state.runtime.plan.deploys.len(), 0);
+}
+
+#[test]
+fn a_deploy_says_what_it_rests_on() {
+    let mut world = World::new("fd00::/48", 5);
+    world.node(1, 16 * GIB);
+    let release = world.release(WEB);
+    let ledger = LedgerId::from_bits(7);
+    let note = |ledger: LedgerId| {
+        let root = "A".repeat(43);
+        let signature = "A".repeat(92);
+        let origin = fluffy_ledger::checkpoint::origin(ledger);
+        format!("{origin}\n20\n{root}=\n\n\u{2014} {origin} {signature}\n")
+    };
+    let hash = fluffy_base::Digest::of(b"merge");
+    let body = |seq: u64, checkpoint: String| {
+        let source =
+            json!({"ledger_id": ledger, "seq": seq, "hash": hash, "checkpoint": checkpoint});
+        json!({"release_id": release, "source": source})
+    };
+    for (seq, checkpoint) in [
+        (0, note(ledger)),
+        (21, note(ledger)),
+        (5, note(LedgerId::from_bits(8))),
+        (5, String::new()),
+        (5, "no checkpoint".to_owned()),
+    ] {
+        let refused = world.refused(Operation::CreateDeploy, &DEV, body(seq, checkpoint));
+        assert_eq!(refused.code, "invalid_argument", "{seq}");
+    }
+    let before = world.events.len();
+    world.done(Operation::CreateDeploy, &DEV, body(20, note(ledger)));
+    let mut events = world.events[before..].iter();
+    let created = events.find(|it| it.event_type == "deploy.created").unwrap();
+    let source = fluffy_ledger::Source::in_payload(created.payload.as_str()).unwrap();
+    assert_eq!((source.ledger_id, source.seq), (ledger, 20));
+    assert_eq!((source.hash, source.checkpoint), (hash, note(ledger)));
 }
 
 #[test]
@@ -415,6 +541,78 @@ fn edges_are_told_who_is_ready_and_who_is_leaving() {
     };
     assert!(plan(&world, Some(config.config_seq)).is_empty());
     assert_eq!(plan(&world, Some(next.config_seq)).len(), 1);
+}
+
+/// The edge of this machine goes by the newest routing, but for `problems`.
+fn served_here(world: &mut World, problems: &[(RouteId, &str)]) {
+    let problems = problems.iter().map(|(id, why)| (*id, (*why).to_owned()));
+    world.say(Notice::Routes {
+        applied: Some(world.state.seq),
+        problems: problems.collect(),
+        loopback: true,
+    });
+}
+
+/// Every route: where it listens, whither it leads, how it is.
+fn routes(world: &World) -> Vec<(RouteId, u16, u16, String)> {
+    let routes = world.state.runtime.routes.iter();
+    let shown = routes.map(|(id, it)| {
+        let (listens, leads) = (it.listen_port, it.backend_port);
+        (*id, listens, leads, it.state.to_string())
+    });
+    shown.collect()
+}
+
+#[test]
+fn every_declared_port_gets_a_way_in_from_this_machine_that_stays() {
+    let mut world = World::new("fd00::/48", 15);
+    world.node(1, 16 * GIB);
+    let first = world.release(WEB);
+    world.deploy(&first);
+    world.say(routed(Some(world.state.seq)));
+    assert!(routes(&world).is_empty(), "only where an edge is here");
+    served_here(&mut world, &[]);
+    let [(id, 8080, 8080, _)] = routes(&world)[..] else {
+        panic!("{:?}", routes(&world));
+    };
+    // Somebody else's port: another one, once, before anybody has seen it.
+    served_here(&mut world, &[(id, "bind_failed")]);
+    let moved = routes(&world)[0].1;
+    assert!((20_000..30_000).contains(&moved), "{moved}");
+    served_here(&mut world, &[(id, "bind_failed")]);
+    let port = routes(&world)[0].1;
+    assert!((20_000..30_000).contains(&port) && port != moved, "{port}");
+    world.settle();
+    served_here(&mut world, &[]);
+    assert_eq!(routes(&world), [(id, port, 8080, "active".to_owned())]);
+    let shown = &world.get(Operation::GetStatus, &DEV)["routes"][0];
+    assert_eq!(shown["address"], format!("127.0.0.1:{port}"));
+    // Seen once it stays where it is, and is tried again.
+    served_here(&mut world, &[(id, "bind_failed")]);
+    assert_eq!(routes(&world), [(id, port, 8080, "blocked".to_owned())]);
+    assert_eq!(world.state.runtime.edge_config().routes.len(), 1);
+    served_here(&mut world, &[]);
+    served_here(&mut world, &[]);
+    assert_eq!(routes(&world), [(id, port, 8080, "active".to_owned())]);
+    // A release with other ports: the old way stays while something serves it,
+    // and leads nowhere else.
+    let second = world.release(&WEB.replace("8080", "9090"));
+    world.deploy(&second);
+    world.plan();
+    served_here(&mut world, &[]);
+    let both = routes(&world);
+    assert_eq!((both.len(), both[0].0), (2, id), "{both:?}");
+    world.settle();
+    let config = world.state.runtime.edge_config();
+    let leads: Vec<(u16, usize)> = (config.routes.iter())
+        .map(|route| (route.backend_port, route.backends.len()))
+        .collect();
+    assert_eq!(leads, [(8080, 0), (9090, 1)]);
+    served_here(&mut world, &[]);
+    served_here(&mut world, &[]);
+    let left = routes(&world);
+    assert_eq!((left.len(), left[0].2), (1, 9090), "{left:?}");
+    world.check_fold();
 }
 
 /// The steps that place an instance in an env, as a planner would want them now.

@@ -348,5 +348,44 @@ fn ten_thousand_events_fold_to_the_same_views_again() {
         .iter()
         .map(|event| event.event_type.as_str())
         .collect();
-    assert!(types.len() > 40, "{types:?}");
+    assert!(types.len() > 55, "{types:?}");
+    for wanted in [
+        "approval.expired",
+        "approval.requested",
+        "grant.added",
+        "grant.removed",
+        "org_member.added",
+        "org_member.removed",
+        "policy.version_set",
+        "project.deleted",
+        "service_principal.deleted",
+        "service_principal.grants_updated",
+        "service_principal.secret_rotated",
+        "token.issued",
+        "token.revoked",
+    ] {
+        assert!(types.contains(wanted), "{wanted} never happened");
+    }
+    // What is gone is not remembered: nothing asks for it any more.
+    let (state, metas) = (&history.world.state, &history.world.state.metas);
+    let (access, runtime) = (&state.access, &state.runtime);
+    for (kind, left) in [
+        ("deploy", runtime.deploys.len()),
+        ("exec_session", runtime.execs.len()),
+        ("grant", access.grants.len()),
+        ("instance", runtime.instances.len()),
+        ("org_member", access.members.len()),
+        ("project", runtime.projects.len()),
+        ("release", runtime.releases.len()),
+        ("route", runtime.routes.len()),
+        ("secret_bundle", runtime.bundles.len()),
+        ("service_principal", access.services.len()),
+        ("snapshot", runtime.snapshots.len()),
+        ("token", access.tokens.len()),
+        ("volume", runtime.volumes.len()),
+        ("volume_attachment", runtime.attachments.len()),
+    ] {
+        let remembered = metas.get(kind).map_or(0, |metas| metas.len());
+        assert_eq!(remembered, left, "{kind}");
+    }
 }

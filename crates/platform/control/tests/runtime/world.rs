@@ -192,9 +192,13 @@ impl World {
 
     /// Says something that nobody asked for.
     pub(crate) fn say(&mut self, said: Notice) -> Outcome {
-        let said = fluffy_control::Notice::Runtime(said);
+        self.say_any(&fluffy_control::Notice::Runtime(said))
+    }
+
+    /// The same, of any part of the platform.
+    pub(crate) fn say_any(&mut self, said: &fluffy_control::Notice) -> Outcome {
         let caller = system();
-        let written = notice(&self.state, &self.plain(&caller), &said);
+        let written = notice(&self.state, &self.plain(&caller), said);
         self.append_by(&caller, &written.facts);
         written.outcome
     }
@@ -367,6 +371,15 @@ pub(crate) fn report(
     }
 }
 
+/// What edges say that go by this routing and have no problem.
+pub(crate) fn routed(applied: Option<u64>) -> Notice {
+    Notice::Routes {
+        applied,
+        problems: BTreeMap::new(),
+        loopback: false,
+    }
+}
+
 pub(crate) fn image() -> ResolvedImage {
     let digest = format!("sha256:{}", Digest::of(b"image"));
     ResolvedImage {
@@ -383,6 +396,8 @@ pub(crate) fn image() -> ResolvedImage {
 
 pub(crate) fn enrolment(node: NodeId, token: EnrollmentTokenId) -> Enrolment {
     Enrolment {
+        machine: None,
+        former: None,
         node,
         token,
         wireguard_public_key: format!("key of {node}"),

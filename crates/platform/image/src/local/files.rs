@@ -99,6 +99,12 @@ impl Files {
         Ok(bytes)
     }
 
+    /// The bytes of a file as they are read.
+    pub(super) fn stream(&self, name: &str) -> Result<Box<dyn Read>, ReadLocalError> {
+        let part = self.open(name)?.ok_or_else(|| self.missing(name))?;
+        Ok(Box::new(part))
+    }
+
     /// The first four bytes of a file, or fewer.
     pub(super) fn begins(&self, name: &str) -> Result<Vec<u8>, ReadLocalError> {
         let part = self.open(name)?.ok_or_else(|| self.missing(name))?;

@@ -3,6 +3,7 @@
 //! Reads only. Whether the realm may be asked, and who we say we are, is
 //! decided by `session`.
 
+use fluffy_secret::SecretString;
 use hyper::header::{HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use serde::Deserialize;
 use zeroize::Zeroizing;
@@ -49,6 +50,23 @@ pub(super) fn token_path(path: &str, service: Option<&str>, repository: &str) ->
     };
     let scope = encode(&format!("repository:{repository}:pull"));
     format!("{path}{mark}{service}scope={scope}")
+}
+
+/// What a realm is sent for a token to read one repository, by who has another
+/// token instead of a password.
+pub(super) fn token_form(
+    token: &SecretString,
+    service: Option<&str>,
+    repository: &str,
+) -> Zeroizing<String> {
+    let scope = encode(&format!("repository:{repository}:pull"));
+    let service = encode(service.unwrap_or_default());
+    let token = Zeroizing::new(encode(token.expose()));
+    Zeroizing::new(format!(
+        "grant_type=refresh_token&client_id=fluffy&service={service}&scope={scope}\
+         &refresh_token={}",
+        *token
+    ))
 }
 
 /// The header made of a realm's answer.

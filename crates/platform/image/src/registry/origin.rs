@@ -35,7 +35,12 @@ pub(super) struct Location {
 
 impl Origin {
     /// Where a registry is; the one of Docker has other names for people.
-    pub(super) fn of(reference: &ImageReference, insecure: &BTreeSet<String>) -> Self {
+    /// One on this machine is spoken to in the clear unless it is `internal`.
+    pub(super) fn of(
+        reference: &ImageReference,
+        insecure: &BTreeSet<String>,
+        internal: &BTreeSet<String>,
+    ) -> Self {
         let registry = match reference.registry() {
             "docker.io" => "registry-1.docker.io",
             other => other,
@@ -44,7 +49,8 @@ impl Origin {
             Some((host, port)) => (host, port.parse().ok()),
             None => (registry, None),
         };
-        let scheme = match insecure.contains(registry) || is_loopback(host) {
+        let here = is_loopback(host) && !internal.contains(registry);
+        let scheme = match insecure.contains(registry) || here {
             true => Scheme::Http,
             false => Scheme::Https,
         };
@@ -124,6 +130,7 @@ mod tests {
     #[test]
     fn only_listed_registries_and_this_machine_are_spoken_to_in_the_clear() {
         let insecure = BTreeSet::from(["plain.test:5000".to_owned()]);
+        let internal = BTreeSet::from(["127.0.0.1:5443".to_owned()]);
         for (reference, scheme, authority) in [
             ("nginx", Scheme::Https, "registry-1.docker.io"),
             ("ghcr.io/a/b", Scheme::Https, "ghcr.io"),
@@ -132,13 +139,14 @@ mod tests {
             ("plain.test/a", Scheme::Https, "plain.test"),
             ("localhost:5000/a", Scheme::Http, "localhost:5000"),
             ("127.0.0.1/a", Scheme::Http, "127.0.0.1"),
+            ("127.0.0.1:5443/a", Scheme::Https, "127.0.0.1:5443"),
             (
                 "localhost.evil.test/a",
                 Scheme::Https,
                 "localhost.evil.test",
             ),
         ] {
-            let origin = Origin::of(&reference.parse().unwrap(), &insecure);
+            let origin = Origin::of(&reference.parse().unwrap(), &insecure, &internal);
             assert_eq!(origin.scheme, scheme, "{reference}");
             assert_eq!(origin.authority(), authority, "{reference}");
         }
@@ -146,7 +154,8 @@ mod tests {
 
     #[test]
     fn a_location_names_one_host_and_no_user() {
-        let base = Origin::of(&"registry.test/a".parse().unwrap(), &BTreeSet::new());
+        let none = BTreeSet::new();
+        let base = Origin::of(&"registry.test/a".parse().unwrap(), &none, &none);
         for (text, expected) in [
             ("/v2/x?y=z", Some(("registry.test", "/v2/x?y=z"))),
             ("https://CDN.test/x", Some(("cdn.test", "/x"))),

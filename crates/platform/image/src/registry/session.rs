@@ -10,18 +10,19 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use fluffy_base::Digest;
 use fluffy_manifest::ImageReference;
-use http_body_util::{BodyExt as _, Empty};
+use fluffy_secret::SecretString;
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::header::{self, HeaderMap, HeaderValue};
-use hyper::{Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use zeroize::Zeroizing;
 
 use crate::error::FetchError;
 
-use super::challenge::{Challenge, bearer, token_path};
+use super::challenge::{Challenge, bearer, token_form, token_path};
 use super::origin::{Location, Origin, Scheme};
 use super::way::Link;
-use super::{Credential, Registry};
+use super::{Credential, Proof, Registry};
 
 /// The most redirects of one request.
 const MOST_REDIRECTS: usize = 5;
@@ -39,7 +40,19 @@ pub(super) struct Session<'a> {
     credential: Option<&'a Credential>,
     origin: Origin,
     authorization: Option<HeaderValue>,
+    /// Who gives out the registry's tokens and may not learn the credential.
+    unknown_realm: Option<String>,
     kept: Option<Link>,
+}
+
+/// What is asked.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    accept: &'a str,
+    /// The first byte that is wanted.
+    from: u64,
+    /// A form to send; its memory is wiped.
+    form: Option<&'a Zeroizing<String>>,
 }
 
 /// An answer whose body has not been read yet.
@@ -62,16 +75,28 @@ impl<'a> Session<'a> {
             registry,
             reference,
             credential,
-            origin: Origin::of(reference, &registry.insecure),
+            origin: Origin::of(reference, &registry.insecure, &registry.internal),
             authorization: None,
+            unknown_realm: None,
             kept: None,
         }
     }
 
     /// Asks for something of the repository, and shows who we are if asked.
     pub(super) async fn ask(&mut self, what: &str, accept: &str) -> Result<Answer, FetchError> {
+        self.ask_from(what, accept, 0).await
+    }
+
+    /// The same without its first bytes; whoever cannot leave them out sends
+    /// all of it, see [`Answer::begins`].
+    pub(super) async fn ask_from(
+        &mut self,
+        what: &str,
+        accept: &str,
+        from: u64,
+    ) -> Result<Answer, FetchError> {
         let path = format!("/v2/{}/{what}", self.reference.repository());
-        let answer = self.follow(&path, accept).await?;
+        let answer = self.follow(&path, accept, from).await?;
         // Whoever we were sent to has no say in who we are.
         let challenged = answer.status == StatusCode::UNAUTHORIZED && answer.origin == self.origin;
         let answer = match challenged && self.authorization.is_none() {
@@ -79,12 +104,13 @@ impl<'a> Session<'a> {
                 let challenge = Challenge::of(&answer.headers);
                 self.drain(answer).await;
                 self.authorization = Some(self.authorize(challenge, what).await?);
-                self.follow(&path, accept).await?
+                self.follow(&path, accept, from).await?
             }
             false => answer,
         };
         match answer.status {
             StatusCode::OK => Ok(answer),
+            StatusCode::PARTIAL_CONTENT if from > 0 => Ok(answer),
             _ => Err(self.refusal(&answer, what)),
         }
     }
@@ -119,7 +145,7 @@ impl<'a> Session<'a> {
     }
 
     /// Sends a request, and follows where the answer leads.
-    async fn follow(&mut self, path: &str, accept: &str) -> Result<Answer, FetchError> {
+    async fn follow(&mut self, path: &str, accept: &str, from: u64) -> Result<Answer, FetchError> {
         let mut location = Location {
             origin: self.origin.clone(),
             path: path.to_owned(),
@@ -130,7 +156,12 @@ impl<'a> Session<'a> {
                 true => self.authorization.clone(),
                 false => None,
             };
-            let answer = self.send(&location, accept, authorization).await?;
+            let asked = Asked {
+                accept,
+                from,
+                form: None,
+            };
+            let answer = self.send(&location, asked, authorization).await?;
             if !answer.status.is_redirection() {
                 return Ok(answer);
             }
@@ -161,18 +192,26 @@ impl<'a> Session<'a> {
     async fn send(
         &mut self,
         location: &Location,
-        accept: &str,
+        asked: Asked<'_>,
         authorization: Option<HeaderValue>,
     ) -> Result<Answer, FetchError> {
         let request = || {
-            let mut request = Request::get(location.path.as_str())
+            let mut request = Request::builder()
+                .method(match asked.form {
+                    Some(_) => Method::POST,
+                    None => Method::GET,
+                })
+                .uri(location.path.as_str())
                 .header(header::HOST, location.origin.authority())
                 .header(
                     header::USER_AGENT,
                     concat!("fluffy/", env!("CARGO_PKG_VERSION")),
                 )
-                .header(header::ACCEPT, accept)
+                .header(header::ACCEPT, asked.accept)
                 .header(header::ACCEPT_ENCODING, "identity");
+            if asked.from > 0 {
+                request = request.header(header::RANGE, format!("bytes={}-", asked.from));
+            }
             if let Some(authorization) = &authorization {
                 request = request.header(header::AUTHORIZATION, authorization);
             }
@@ -180,7 +219,15 @@ impl<'a> Session<'a> {
                 host: location.origin.authority(),
                 why: "it has an address that no request can name",
             };
-            request.body(Empty::<Bytes>::new()).map_err(wrong)
+            let body = match asked.form {
+                Some(form) => {
+                    let kind = "application/x-www-form-urlencoded";
+                    request = request.header(header::CONTENT_TYPE, kind);
+                    Bytes::from_owner(form.clone())
+                }
+                None => Bytes::new(),
+            };
+            request.body(Full::new(body)).map_err(wrong)
         };
         let reusable = match location.origin == self.origin {
             true => self.kept.take(),
@@ -209,9 +256,12 @@ impl<'a> Session<'a> {
         what: &str,
     ) -> Result<HeaderValue, FetchError> {
         let host = self.origin.authority();
-        match (challenge, self.credential) {
-            (Some(Challenge::Basic), Some(credential)) => basic(credential, &host),
-            (Some(Challenge::Basic), None) => Err(FetchError::Denied {
+        let proof = self.credential.map(|credential| &credential.proof);
+        match (challenge, proof) {
+            (Some(Challenge::Basic), Some(Proof::Password { user, password })) => {
+                basic((user, password), &host)
+            }
+            (Some(Challenge::Basic), Some(Proof::Identity(_)) | None) => Err(FetchError::Denied {
                 host,
                 what: self.named(what),
                 status: StatusCode::UNAUTHORIZED.as_u16(),
@@ -242,16 +292,34 @@ impl<'a> Session<'a> {
         if location.origin.scheme == Scheme::Http && !clear {
             return Err(wrong("its tokens are given out at an address without TLS"));
         }
-        location.path = token_path(&location.path, service, self.reference.repository());
-        let authorization = match self.credential {
+        let repository = self.reference.repository();
+        let proof = match self.credential {
             Some(credential) if self.is_realm(credential, &location.origin) => {
-                Some(basic(credential, &location.origin.authority())?)
+                Some(&credential.proof)
             }
-            Some(_) | None => None,
+            Some(_) => {
+                self.unknown_realm = Some(location.origin.authority());
+                None
+            }
+            None => None,
         };
-        let answer = self
-            .send(&location, "application/json", authorization)
-            .await?;
+        let (mut authorization, mut form) = (None, None);
+        match proof {
+            Some(Proof::Password { user, password }) => {
+                authorization = Some(basic((user, password), &location.origin.authority())?);
+            }
+            Some(Proof::Identity(token)) => form = Some(token_form(token, service, repository)),
+            None => {}
+        }
+        if form.is_none() {
+            location.path = token_path(&location.path, service, repository);
+        }
+        let asked = Asked {
+            accept: "application/json",
+            from: 0,
+            form: form.as_ref(),
+        };
+        let answer = self.send(&location, asked, authorization).await?;
         if answer.status != StatusCode::OK {
             return Err(self.refusal(&answer, what));
         }
@@ -278,10 +346,16 @@ impl<'a> Session<'a> {
         let what = self.named(what);
         match status {
             StatusCode::NOT_FOUND => FetchError::NotFound { host, what },
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => FetchError::Denied {
-                host,
-                what,
-                status: status.as_u16(),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => match &self.unknown_realm {
+                Some(realm) => FetchError::Realm {
+                    host: self.origin.authority(),
+                    realm: realm.clone(),
+                },
+                None => FetchError::Denied {
+                    host,
+                    what,
+                    status: status.as_u16(),
+                },
             },
             _ if status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error() => {
                 FetchError::Busy {
@@ -320,6 +394,21 @@ impl Answer {
 
     pub(super) fn host(&self) -> String {
         self.origin.authority()
+    }
+
+    /// Which byte of the whole comes first.
+    pub(super) fn begins(&self) -> Result<u64, FetchError> {
+        if self.status != StatusCode::PARTIAL_CONTENT {
+            return Ok(0);
+        }
+        let range = self.headers.get(header::CONTENT_RANGE);
+        let range = range.and_then(|value| value.to_str().ok());
+        let first = range.and_then(|range| range.strip_prefix("bytes ")?.split_once('-'));
+        let first = first.and_then(|(first, _)| first.parse().ok());
+        first.ok_or_else(|| FetchError::Answer {
+            host: self.host(),
+            why: "it sends a part without saying which",
+        })
     }
 
     /// How long the body is going to be, if it says so.
@@ -385,8 +474,8 @@ impl Answer {
     }
 }
 
-fn basic(credential: &Credential, host: &str) -> Result<HeaderValue, FetchError> {
-    let pair = format!("{}:{}", credential.user, credential.password.expose());
+fn basic((user, password): (&str, &SecretString), host: &str) -> Result<HeaderValue, FetchError> {
+    let pair = format!("{user}:{}", password.expose());
     let pair = Zeroizing::new(pair);
     let value = Zeroizing::new(format!(
         "Basic {}",

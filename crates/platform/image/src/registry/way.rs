@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fluffy_egress::Network;
-use http_body_util::Empty;
+use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::rt::{Read, Write};
@@ -48,7 +48,7 @@ pub(super) struct Way {
 /// A connection on which requests can be sent; ends when it is dropped.
 #[derive(Debug)]
 pub(super) struct Link {
-    pub(super) sender: SendRequest<Empty<Bytes>>,
+    pub(super) sender: SendRequest<Full<Bytes>>,
     task: JoinHandle<()>,
 }
 

@@ -14,13 +14,13 @@ use rustix::fs::{FallocateFlags, fallocate};
 use super::Wrong;
 use super::tree::{Attribute, Body, Content, Node, NodeId, Tree};
 
-const BLOCK: u64 = 4_096;
-const BLOCK_SIZE: usize = 4_096;
+pub(super) const BLOCK: u64 = 4_096;
+pub(super) const BLOCK_SIZE: usize = 4_096;
 const BLOCK_BITS: u8 = 12;
 
 /// Inodes are counted in slots of this size.
-const SLOT: u64 = 32;
-const INODE: u64 = 64;
+pub(super) const SLOT: u64 = 32;
+pub(super) const INODE: u64 = 64;
 
 /// Files below this size are kept beside their inode.
 const SMALL: u64 = 2_048;
@@ -28,16 +28,16 @@ const SMALL: u64 = 2_048;
 /// How much is copied at once.
 const PIECE: usize = 128 << 10;
 
-const SUPERBLOCK: u64 = 1_024;
-const MAGIC: u32 = 0xE0F5_E1E2;
+pub(super) const SUPERBLOCK: u64 = 1_024;
+pub(super) const MAGIC: u32 = 0xE0F5_E1E2;
 /// The times are those of changes to content.
 const COMPAT_MTIME: u32 = 2;
 
 /// How the content of an inode is laid out.
-const PLAIN: u16 = 0;
-const INLINE: u16 = 2;
+pub(super) const PLAIN: u16 = 0;
+pub(super) const INLINE: u16 = 2;
 
-const DIRENT: usize = 12;
+pub(super) const DIRENT: usize = 12;
 const ATTRIBUTES_HEADER: u64 = 12;
 
 /// Takes contents as they pass, and ends with a file system.
@@ -150,7 +150,6 @@ impl<'a> Store<'a> {
         let superblock = superblock(root, inodes.len() as u64, end / BLOCK, meta_start)?;
         self.result.write_all_at(&superblock, SUPERBLOCK)?;
         self.result.set_len(end)?;
-        self.result.sync_all()?;
         Ok(Written {
             size: end,
             inodes: inodes.len() as u64,

@@ -1,8 +1,12 @@
 //! The bytes of a layer: unpacked, counted and hashed as they pass.
+//!
+//! Unpacking can be done ahead, on a thread of its own, by so many pieces and
+//! no more: a bomb is seen before much of it is there.
 
 use std::cell::Cell;
 use std::io::{self, BufReader, Read};
 use std::rc::Rc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use flate2::bufread::MultiGzDecoder;
 use fluffy_base::Digest;
@@ -18,15 +22,30 @@ const EXPANSION: &str = "bytes in each byte that is stored";
 /// How much is read at once.
 const PIECE: usize = 128 << 10;
 
+/// How much is unpacked ahead: so many pieces, each of this size.
+const AHEAD: usize = 8;
+const AHEAD_PIECE: usize = 256 << 10;
+
+/// Where unpacked bytes come from.
+pub(crate) trait Unpack: Read {
+    /// How many bytes as they are stored it took so far.
+    fn stored(&self) -> u64;
+}
+
 /// A layer, unpacked.
-pub(super) struct Stream<R: Read> {
-    unpacked: Unpacked<Counted<R>>,
-    stored: Rc<Cell<u64>>,
+pub(super) struct Stream<U> {
+    unpacked: U,
     hasher: Hasher,
     passed: u64,
     limits: RootLimits,
     left: u64,
     limit_met: Option<&'static str>,
+}
+
+/// A layer that is unpacked as it is read.
+pub(crate) struct Unpacking<R: Read> {
+    unpacked: Unpacked<Counted<R>>,
+    stored: Rc<Cell<u64>>,
 }
 
 /// The ways in which layers are packed.
@@ -38,9 +57,8 @@ enum Unpacked<R: Read> {
     Failed(Option<io::Error>),
 }
 
-impl<R: Read> Stream<R> {
-    /// A layer of which `left` bytes may come.
-    pub(super) fn new(bytes: R, compression: Compression, left: u64, limits: &RootLimits) -> Self {
+impl<R: Read> Unpacking<R> {
+    pub(crate) fn new(bytes: R, compression: Compression) -> Self {
         let stored = Rc::new(Cell::new(0));
         let counted = Counted {
             bytes,
@@ -55,9 +73,131 @@ impl<R: Read> Stream<R> {
                 Err(error) => Unpacked::Failed(Some(error)),
             },
         };
+        Self { unpacked, stored }
+    }
+}
+
+impl<R: Read> Read for Unpacking<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match &mut self.unpacked {
+            Unpacked::Not(stream) => stream.read(buffer),
+            Unpacked::Gzip(stream) => stream.read(buffer),
+            Unpacked::Zstd(stream) => stream.read(buffer),
+            Unpacked::Failed(error) => {
+                let error = error.take();
+                Err(error.unwrap_or_else(|| io::ErrorKind::InvalidData.into()))
+            }
+        }
+    }
+}
+
+impl<R: Read> Unpack for Unpacking<R> {
+    fn stored(&self) -> u64 {
+        self.stored.get()
+    }
+}
+
+/// A layer that another thread unpacks.
+pub(crate) struct Ahead {
+    pieces: Receiver<io::Result<AheadPiece>>,
+    piece: AheadPiece,
+    at: usize,
+}
+
+/// Some bytes, and how many there were as they are stored until then.
+#[derive(Default)]
+struct AheadPiece {
+    bytes: Vec<u8>,
+    stored: u64,
+}
+
+/// The other end of an [`Ahead`].
+pub(crate) struct AheadEnd(SyncSender<io::Result<AheadPiece>>);
+
+impl Ahead {
+    pub(crate) fn new() -> (AheadEnd, Self) {
+        let (sender, pieces) = sync_channel(AHEAD);
+        let ahead = Self {
+            pieces,
+            piece: AheadPiece::default(),
+            at: 0,
+        };
+        (AheadEnd(sender), ahead)
+    }
+}
+
+impl AheadEnd {
+    /// Unpacks a layer until its end, or until nobody wants the rest.
+    pub(crate) fn unpack<R: Read>(self, mut layer: Unpacking<R>) {
+        loop {
+            let mut bytes = vec![0; AHEAD_PIECE];
+            let mut filled = 0;
+            // Whole pieces cost less than many small ones.
+            let ended = loop {
+                match layer.read(bytes.get_mut(filled..).unwrap_or_default()) {
+                    Ok(0) => break Ok(filled < AHEAD_PIECE),
+                    Ok(read) => filled += read,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => break Err(error),
+                }
+            };
+            bytes.truncate(filled);
+            let stored = layer.stored();
+            let told = self.0.send(Ok(AheadPiece { bytes, stored }));
+            match (told, ended) {
+                (Ok(()), Ok(false)) => {}
+                (Ok(()), Ok(true)) => {
+                    // Nothing is the end; what breaks off has none.
+                    let _ = self.0.send(Ok(AheadPiece {
+                        bytes: Vec::new(),
+                        stored,
+                    }));
+                    return;
+                }
+                (Ok(()), Err(error)) => {
+                    let _ = self.0.send(Err(error));
+                    return;
+                }
+                (Err(_), _) => return,
+            }
+        }
+    }
+}
+
+impl Read for Ahead {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.at >= self.piece.bytes.len() {
+            // A thread that is gone did not say that this is the end.
+            let next = self.pieces.recv().map_err(|_| io::ErrorKind::UnexpectedEof);
+            self.piece = next??;
+            self.at = 0;
+            if self.piece.bytes.is_empty() {
+                return Ok(0);
+            }
+        }
+        let rest = self.piece.bytes.get(self.at..).unwrap_or_default();
+        let count = rest.len().min(buffer.len());
+        let from = rest.get(..count).unwrap_or_default();
+        buffer
+            .get_mut(..count)
+            .unwrap_or_default()
+            .copy_from_slice(from);
+        self.at += count;
+        Ok(count)
+    }
+}
+
+impl Unpack for Ahead {
+    fn stored(&self) -> u64 {
+        self.piece.stored
+    }
+}
+
+impl<U: Unpack> Stream<U> {
+    /// A layer of which `left` bytes may come.
+    pub(super) fn new(unpacked: U, left: u64, limits: &RootLimits) -> Self {
         Self {
             unpacked,
-            stored,
             hasher: Hasher::new(),
             passed: 0,
             limits: *limits,
@@ -102,7 +242,8 @@ impl<R: Read> Stream<R> {
 
     /// Whether what passed is still within the limits.
     fn judge(&mut self) -> io::Result<()> {
-        let most = self.stored.get().saturating_mul(self.limits.expansion);
+        let stored = self.unpacked.stored();
+        let most = stored.saturating_mul(self.limits.expansion);
         let met = match () {
             () if self.passed > self.left => Some(BYTES),
             () if self.passed > self.limits.unasked && self.passed > most => Some(EXPANSION),
@@ -116,17 +257,9 @@ impl<R: Read> Stream<R> {
     }
 }
 
-impl<R: Read> Read for Stream<R> {
+impl<U: Unpack> Read for Stream<U> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = match &mut self.unpacked {
-            Unpacked::Not(stream) => stream.read(buffer)?,
-            Unpacked::Gzip(stream) => stream.read(buffer)?,
-            Unpacked::Zstd(stream) => stream.read(buffer)?,
-            Unpacked::Failed(error) => {
-                let error = error.take();
-                return Err(error.unwrap_or_else(|| io::ErrorKind::InvalidData.into()));
-            }
-        };
+        let read = self.unpacked.read(buffer)?;
         self.hasher.update(buffer.get(..read).unwrap_or_default());
         self.passed += u64::try_from(read).unwrap_or(u64::MAX);
         self.judge()?;

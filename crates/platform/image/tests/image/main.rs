@@ -9,10 +9,13 @@
     reason = "tests"
 )]
 
+mod access;
 mod attacks;
 mod local;
+mod pack;
 mod real;
 mod root;
 mod sample;
 mod site;
+mod store;
 mod tokens;

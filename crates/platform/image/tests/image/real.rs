@@ -1,79 +1,22 @@
 //! Debian's own registry, filled by skopeo: programs that we did not write.
 
-use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use fluffy_base::Digest;
-use fluffy_image::{Credential, ImageReference, Registry, ResolveError};
-use tempfile::TempDir;
+use fluffy_image::{Credential, ImageReference, Proof, Registries, Registry, ResolveError};
+use fluffy_test_kit::RealRegistry;
 
 use crate::sample::Image;
 use crate::site::options;
 
-/// A registry of its own on loopback; ends when it is dropped.
-struct RealRegistry {
-    child: Child,
-    host: String,
-    _folder: TempDir,
+/// Where its images are.
+fn reference(registry: &RealRegistry, rest: &str) -> ImageReference {
+    format!("{}/{rest}", registry.host()).parse().unwrap()
 }
 
-impl RealRegistry {
-    /// Starts it; `settings` go into its environment.
-    fn start(settings: &[(&str, &str)]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let config = folder.path().join("config.yml");
-        let storage = folder.path().join("storage");
-        std::fs::write(
-            &config,
-            format!(
-                "version: 0.1\nstorage:\n  filesystem:\n    rootdirectory: {}\nhttp:\n  \
-                 addr: 127.0.0.1:0\n",
-                storage.display()
-            ),
-        )
-        .unwrap();
-        let mut child = Command::new("docker-registry")
-            .args(["serve".as_ref(), config.as_os_str()])
-            .env("OTEL_TRACES_EXPORTER", "none")
-            .envs(settings.iter().copied())
-            .stderr(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("docker-registry: run `cargo xtask test --only setup`");
-        let mut log = BufReader::new(child.stderr.take().unwrap());
-        let mut said = String::new();
-        let host = loop {
-            let mut line = String::new();
-            assert!(log.read_line(&mut line).unwrap() > 0, "it ended: {said}");
-            if let Some((_, rest)) = line.split_once("listening on ") {
-                break rest.split(['"', ',', ' ', '\n']).next().unwrap().to_owned();
-            }
-            said.push_str(&line);
-        };
-        // Whoever logs must not wait for us.
-        std::thread::spawn(move || log.read_to_end(&mut Vec::new()));
-        Self {
-            child,
-            host,
-            _folder: folder,
-        }
-    }
-
-    fn reference(&self, rest: &str) -> ImageReference {
-        format!("{}/{rest}", self.host).parse().unwrap()
-    }
-
-    fn client(&self) -> Registry {
-        Registry::new(options(std::slice::from_ref(&self.host)))
-    }
-}
-
-impl Drop for RealRegistry {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn client(registry: &RealRegistry) -> Registry {
+    Registry::new(options(&[registry.host().to_owned()]))
 }
 
 pub(crate) fn skopeo(arguments: &[&str]) -> String {
@@ -93,7 +36,7 @@ pub(crate) fn skopeo(arguments: &[&str]) -> String {
     String::from_utf8(done.stdout).unwrap()
 }
 
-fn push(from: &Path, to: &str, more: &[&str]) {
+pub(crate) fn push(from: &Path, to: &str, more: &[&str]) {
     let (from, to) = (format!("oci:{}", from.display()), format!("docker://{to}"));
     let mut arguments = vec!["copy", "--dest-tls-verify=false"];
     arguments.extend_from_slice(more);
@@ -103,15 +46,15 @@ fn push(from: &Path, to: &str, more: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tag_at_a_real_registry_becomes_digests_by_architecture() {
-    let registry = RealRegistry::start(&[]);
+    let registry = RealRegistry::start(&[]).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let image = Image::new(&["amd64", "arm64", "s390x"]);
     image.write(folder.path());
-    let name = format!("{}/team/app:v1", registry.host);
+    let name = format!("{}/team/app:v1", registry.host());
     push(folder.path(), &name, &["--all", "--preserve-digests"]);
-    let client = registry.client();
+    let client = client(&registry);
     let resolved = client
-        .resolve(&registry.reference("team/app:v1"), None)
+        .resolve(&reference(&registry, "team/app:v1"), None)
         .await
         .unwrap();
     assert_eq!(resolved.digest, image.digest());
@@ -124,7 +67,7 @@ async fn a_tag_at_a_real_registry_becomes_digests_by_architecture() {
         found,
         [("amd64", image.manifests[0]), ("arm64", image.manifests[1])]
     );
-    let by_digest = registry.reference(&format!("team/app@sha256:{}", image.digest()));
+    let by_digest = reference(&registry, &format!("team/app@sha256:{}", image.digest()));
     assert_eq!(client.resolve(&by_digest, None).await.unwrap(), resolved);
     // A layer, as nodes will pull it.
     let digest = image.layers[1];
@@ -140,7 +83,7 @@ async fn a_tag_at_a_real_registry_becomes_digests_by_architecture() {
     assert_eq!(all, image.blobs[&digest]);
     for missing in ["team/app:v2", "team/other:v1"] {
         let refused = client
-            .resolve(&registry.reference(missing), None)
+            .resolve(&reference(&registry, missing), None)
             .await
             .unwrap_err();
         assert_eq!(refused.code(), "image_unresolvable");
@@ -150,15 +93,15 @@ async fn a_tag_at_a_real_registry_becomes_digests_by_architecture() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dockers_own_formats_are_read_and_what_no_node_runs_is_refused() {
-    let registry = RealRegistry::start(&[]);
+    let registry = RealRegistry::start(&[]).unwrap();
     let folder = tempfile::tempdir().unwrap();
     Image::new(&["arm64", "s390x"]).write(folder.path());
-    let client = registry.client();
+    let client = client(&registry);
     for (tag, more) in [
         ("list", &["--all", "--format", "v2s2"][..]),
         ("one", &["--override-arch", "arm64", "--format", "v2s2"]),
     ] {
-        let name = format!("{}/app:{tag}", registry.host);
+        let name = format!("{}/app:{tag}", registry.host());
         push(folder.path(), &name, more);
         let raw = skopeo(&[
             "inspect",
@@ -170,16 +113,16 @@ async fn dockers_own_formats_are_read_and_what_no_node_runs_is_refused() {
             raw.contains("application/vnd.docker.distribution.manifest"),
             "{raw}"
         );
-        let reference = registry.reference(&format!("app:{tag}"));
+        let reference = reference(&registry, &format!("app:{tag}"));
         let resolved = client.resolve(&reference, None).await.unwrap();
         assert_eq!(resolved.digest, Digest::of(raw.as_bytes()), "{tag}");
         assert_eq!(resolved.platforms.len(), 1);
         assert_eq!(resolved.platforms[0].arch, "arm64");
     }
-    let name = format!("{}/app:s390x", registry.host);
+    let name = format!("{}/app:s390x", registry.host());
     push(folder.path(), &name, &["--override-arch", "s390x"]);
     let refused = client
-        .resolve(&registry.reference("app:s390x"), None)
+        .resolve(&reference(&registry, "app:s390x"), None)
         .await
         .unwrap_err();
     assert_eq!(refused.code(), "arch_unavailable");
@@ -197,10 +140,11 @@ async fn a_real_registry_that_asks_for_a_password_gets_it() {
         ("REGISTRY_AUTH", "htpasswd"),
         ("REGISTRY_AUTH_HTPASSWD_REALM", "here"),
         ("REGISTRY_AUTH_HTPASSWD_PATH", users.to_str().unwrap()),
-    ]);
+    ])
+    .unwrap();
     let image = Image::new(&["amd64"]);
     image.write(&folder.path().join("image"));
-    let name = format!("{}/app:v1", registry.host);
+    let name = format!("{}/app:v1", registry.host());
     let more = [
         "--all",
         "--preserve-digests",
@@ -208,14 +152,78 @@ async fn a_real_registry_that_asks_for_a_password_gets_it() {
         "me:marked-password",
     ];
     push(&folder.path().join("image"), &name, &more);
-    let (client, reference) = (registry.client(), registry.reference("app:v1"));
+    let (client, reference) = (client(&registry), reference(&registry, "app:v1"));
     let refused = client.resolve(&reference, None).await.unwrap_err();
     assert!(matches!(refused, ResolveError::Fetch(_)) && !refused.is_transient());
     let credential = Credential {
-        user: "me".to_owned(),
-        password: "marked-password".to_owned().into(),
+        proof: Proof::Password {
+            user: "me".to_owned(),
+            password: "marked-password".to_owned().into(),
+        },
         realm: None,
     };
     let resolved = client.resolve(&reference, Some(&credential)).await.unwrap();
     assert_eq!(resolved.digest, image.digest());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_registry_with_tls_at_a_private_address_is_reached_if_it_is_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let (certificate, key) = (folder.path().join("ca.pem"), folder.path().join("key.pem"));
+    std::fs::write(&certificate, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let registry = RealRegistry::start(&[
+        (
+            "REGISTRY_HTTP_TLS_CERTIFICATE",
+            certificate.to_str().unwrap(),
+        ),
+        ("REGISTRY_HTTP_TLS_KEY", key.to_str().unwrap()),
+    ])
+    .unwrap();
+    let image = Image::new(&["amd64"]);
+    image.write(&folder.path().join("image"));
+    let name = format!("{}/app:v1", registry.host());
+    push(
+        &folder.path().join("image"),
+        &name,
+        &["--all", "--preserve-digests"],
+    );
+    let reference = reference(&registry, "app:v1");
+    let base = fluffy_image::Options::public(
+        std::sync::Arc::new(fluffy_egress::HostNetwork),
+        fluffy_image::system_roots(),
+    );
+    let listed = Registries {
+        internal: [registry.host().to_owned()].into(),
+        authorities: Some(certificate),
+        ..Registries::default()
+    };
+    let resolve = async |registries: &Registries| {
+        let access = registries.access(&reference).unwrap();
+        access.resolve(&base, &reference).await
+    };
+    let resolved = resolve(&listed).await.unwrap();
+    assert_eq!(resolved.digest, image.digest());
+    // Each part is needed: the address, and who signed its certificate.
+    let untrusted = Registries {
+        authorities: None,
+        ..listed.clone()
+    };
+    let refused = resolve(&untrusted).await.unwrap_err();
+    assert!(
+        refused.fix().contains("--registry-ca"),
+        "{refused}: {}",
+        refused.fix()
+    );
+    let unlisted = Registries {
+        internal: Default::default(),
+        ..listed
+    };
+    let refused = resolve(&unlisted).await.unwrap_err();
+    assert!(
+        refused.fix().contains("--internal-registry"),
+        "{refused}: {}",
+        refused.fix()
+    );
 }

@@ -1,9 +1,9 @@
 //! Root file systems made of layers: the kernel, `fsck.erofs` and umoci say
 //! whether they are what the layers meant.
 
-mod archive;
-mod hostile;
-mod judge;
+pub(crate) mod archive;
+pub(crate) mod hostile;
+pub(crate) mod judge;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -21,7 +21,7 @@ use archive::{Archive, Piece, piece};
 use judge::{Made, Mounted, seen, unpacked_by_umoci};
 
 /// Three layers with all that layers do.
-fn ordinary() -> Vec<Vec<u8>> {
+pub(crate) fn ordinary() -> Vec<Vec<u8>> {
     let long = "n".repeat(200);
     let large: Vec<u8> = (0..70_000_u32).flat_map(u32::to_le_bytes).collect();
     let mut many = Archive::default().folder("many/");

@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::Write as _;
 use std::path::Path;
 
+use flate2::write::GzEncoder;
 use fluffy_base::Digest;
 use serde_json::{Value, json};
 
@@ -61,6 +63,55 @@ impl Image {
             entries.push(entry);
         }
         let root = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": entries});
+        image.root = root.to_string().into_bytes();
+        image
+    }
+
+    /// One image for `amd64` of these archives, compressed as gzip or not.
+    pub(crate) fn of_layers(archives: &[Vec<u8>], gzip: bool) -> Self {
+        let mut image = Self::default();
+        let ids: Vec<String> = archives
+            .iter()
+            .map(|archive| format!("sha256:{}", Digest::of(archive)))
+            .collect();
+        let mut layers = Vec::new();
+        for archive in archives {
+            let layer = match gzip {
+                true => {
+                    let mut packed = GzEncoder::new(Vec::new(), flate2::Compression::fast());
+                    packed.write_all(archive).unwrap();
+                    image.put(&format!("{LAYER}+gzip"), packed.finish().unwrap())
+                }
+                false => image.put(LAYER, archive.clone()),
+            };
+            image.layers.push(digest_of(&layer));
+            layers.push(layer);
+        }
+        let config = json!({
+            "os": "linux",
+            "architecture": "amd64",
+            "rootfs": {"type": "layers", "diff_ids": ids},
+            "config": {
+                "Env": ["PATH=/bin", "A=b"],
+                "Entrypoint": ["/bin/serve"],
+                "Cmd": null,
+                "User": "12:34",
+                "WorkingDir": "/srv",
+                "StopSignal": "SIGINT",
+            },
+        });
+        let config = image.put(CONFIG, config.to_string().into_bytes());
+        image.configs.push(digest_of(&config));
+        let manifest = json!({
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": config,
+            "layers": layers,
+        });
+        let mut entry = image.put(MANIFEST, manifest.to_string().into_bytes());
+        image.manifests.push(digest_of(&entry));
+        entry["platform"] = json!({"os": "linux", "architecture": "amd64"});
+        let root = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]});
         image.root = root.to_string().into_bytes();
         image
     }

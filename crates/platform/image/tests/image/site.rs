@@ -27,6 +27,8 @@ pub(crate) struct Asked {
     pub(crate) path: String,
     /// By their names in lower case.
     pub(crate) headers: HashMap<String, String>,
+    /// What was sent, if anything was.
+    pub(crate) body: String,
 }
 
 /// What is answered.
@@ -156,9 +158,14 @@ async fn serve(
         let path = lines.next()?.split(' ').nth(1)?.to_owned();
         let pairs = lines.filter_map(|line| line.split_once(": "));
         let headers = pairs.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()));
+        let headers: HashMap<String, String> = headers.collect();
+        let length = headers.get("content-length");
+        let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
+        stream.read_exact(&mut body).await.ok()?;
         let asked = Asked {
             path,
-            headers: headers.collect(),
+            headers,
+            body: String::from_utf8(body).unwrap(),
         };
         log.lock().unwrap().push(asked.clone());
         let reply = handler(&asked);

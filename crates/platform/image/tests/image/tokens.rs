@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use fluffy_image::{Credential, FetchError, ImageReference, Registry, ResolveError};
+use fluffy_image::{Credential, FetchError, ImageReference, Proof, Registry, ResolveError};
 
 use crate::sample::Image;
 use crate::site::{Asked, Reply, Site, honest, options};
@@ -17,8 +17,10 @@ fn basic() -> String {
 
 fn credential(realm: Option<String>) -> Credential {
     Credential {
-        user: "me".to_owned(),
-        password: "marked-password".to_owned().into(),
+        proof: Proof::Password {
+            user: "me".to_owned(),
+            password: "marked-password".to_owned().into(),
+        },
         realm,
     }
 }
@@ -171,8 +173,11 @@ async fn a_password_is_sent_to_its_registry_when_that_asks() {
     // A wrong one is not tried over and over.
     let before = site.asked().len();
     let wrong = Credential {
-        password: "wrong".to_owned().into(),
-        ..credential
+        proof: Proof::Password {
+            user: "me".to_owned(),
+            password: "wrong".to_owned().into(),
+        },
+        realm: None,
     };
     assert!(
         client
@@ -181,4 +186,76 @@ async fn a_password_is_sent_to_its_registry_when_that_asks() {
             .is_err()
     );
     assert_eq!(site.asked().len(), before + 2);
+}
+
+#[tokio::test]
+async fn an_identity_token_is_sent_in_a_form_to_its_realm_and_to_no_other() {
+    let identity = || Proof::Identity("marked-token/+".to_owned().into());
+    let auth = Site::secure(realm).await;
+    for (name, own, learns) in [
+        ("evil.test", None, false),
+        // The control: the one that was named.
+        ("auth.test", Some("auth.test"), true),
+    ] {
+        let site = registry(format!("https://{}/token", auth.at(name)), None).await;
+        let host = site.at("registry.test");
+        let client = Registry::new(options(&[host.clone(), auth.at(name)]));
+        let credential = Credential {
+            proof: identity(),
+            realm: own.map(|own| auth.at(own)),
+        };
+        let asked = reference(&host);
+        client.resolve(&asked, Some(&credential)).await.unwrap();
+        let asked = auth.asked().pop().unwrap();
+        let form = "grant_type=refresh_token&client_id=fluffy&service=the%20registry\
+                    &scope=repository%3Aapp%3Apull&refresh_token=marked-token%2F%2B";
+        assert_eq!(asked.body, if learns { form } else { "" }, "{name}");
+        assert_eq!(asked.path == "/token", learns, "{}", asked.path);
+        assert!(!asked.headers.contains_key("authorization"));
+        for asked in site.asked() {
+            let all = format!("{asked:?}");
+            assert!(!all.contains("marked-token"), "{all}");
+        }
+    }
+    // Who wants a password is not given it instead.
+    let site = Site::secure(|_| {
+        Reply::new(401, "text/plain", "").with("www-authenticate", r#"Basic realm="x""#)
+    })
+    .await;
+    let host = site.at("registry.test");
+    let client = Registry::new(options(std::slice::from_ref(&host)));
+    let credential = Credential {
+        proof: identity(),
+        realm: None,
+    };
+    let refused = client.resolve(&reference(&host), Some(&credential)).await;
+    assert_eq!(refused.unwrap_err().code(), "image_auth_failed");
+    assert_eq!(site.asked().len(), 1);
+}
+
+#[tokio::test]
+async fn a_realm_that_may_not_learn_the_password_is_named_to_who_can_allow_it() {
+    let auth = Site::secure(|_| Reply::new(401, "application/json", "{}")).await;
+    let site = registry(format!("https://{}/token", auth.at("auth.test")), None).await;
+    let host = site.at("registry.test");
+    let client = Registry::new(options(&[host.clone(), auth.at("auth.test")]));
+    let asked = reference(&host);
+    let refused = client.resolve(&asked, Some(&credential(None))).await;
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.code(), "image_auth_failed");
+    assert!(
+        refused.to_string().contains(&auth.at("auth.test")),
+        "{refused}"
+    );
+    assert!(refused.fix().contains("\"realm\""), "{}", refused.fix());
+    assert!(!auth.asked()[0].headers.contains_key("authorization"));
+    // The control: one that may says no by itself.
+    let credential = credential(Some(auth.at("auth.test")));
+    let refused = client.resolve(&asked, Some(&credential)).await.unwrap_err();
+    assert!(
+        refused.fix().contains("--registry-auth"),
+        "{}",
+        refused.fix()
+    );
+    assert!(auth.asked()[1].headers.contains_key("authorization"));
 }

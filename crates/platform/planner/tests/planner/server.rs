@@ -260,7 +260,15 @@ impl Server {
                 (id.clone(), to.unwrap_or(now))
             })
             .collect();
-        self.begin(open.kind, wanted, options(), now);
+        let id = self.begin(open.kind, wanted, options(), now);
+        for group in &open.cleared {
+            let cleared = self.state.groups.get_mut(group).unwrap();
+            (cleared.count, cleared.held) = (0, false);
+            cleared.version += 1;
+            let before = Some(cleared.spec.release);
+            let deploy = self.state.deploys.get_mut(&id).unwrap();
+            deploy.groups.insert(group.clone(), before);
+        }
     }
 
     /// Opens a deploy; the groups' specs change in the same append.

@@ -15,6 +15,10 @@ struct Joined {
 }
 
 async fn join(longest: Duration) -> Joined {
+    join_with(longest, false).await
+}
+
+async fn join_with(longest: Duration, tty: bool) -> Joined {
     let (ours, theirs) = tokio::io::duplex(1024);
     let (to_node, at_node) = mpsc::channel(4);
     let (from_node, receiver) = mpsc::channel(4);
@@ -23,7 +27,12 @@ async fn join(longest: Duration) -> Joined {
         to_node,
         from_node: receiver,
     };
-    let gateway = tokio::spawn(carry(ours, link, longest, revoked));
+    let terms = Terms {
+        session: "exec_1".to_owned(),
+        longest,
+        tty,
+    };
+    let gateway = tokio::spawn(carry(ours, link, terms, revoked));
     Joined {
         client: WebSocketStream::from_raw_socket(theirs, Role::Client, None).await,
         at_node,
@@ -47,7 +56,35 @@ impl Joined {
         heard.unwrap().and_then(|message| message.frame)
     }
 
+    /// What the command says, and its exit.
     async fn client_hears(&mut self) -> (u8, Vec<u8>) {
+        loop {
+            let (kind, bytes) = self.client_hears_all().await;
+            if kind != kind::CONTROL {
+                return (kind, bytes);
+            }
+        }
+    }
+
+    /// What the server says beside it.
+    async fn word(&mut self) -> Word {
+        let (kind, text) = self.client_hears_all().await;
+        assert_eq!(kind, kind::CONTROL);
+        serde_json::from_slice(&text).unwrap()
+    }
+
+    /// With which code the server hangs up.
+    async fn closed_with(&mut self) -> u16 {
+        loop {
+            match self.client.next().await.unwrap().unwrap() {
+                Message::Close(frame) => return frame.unwrap().code.into(),
+                Message::Binary(_) | Message::Ping(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    async fn client_hears_all(&mut self) -> (u8, Vec<u8>) {
         loop {
             match self.client.next().await.unwrap().unwrap() {
                 Message::Binary(bytes) => {
@@ -171,6 +208,7 @@ async fn a_client_that_answers_no_ping_is_gone() {
 #[tokio::test(start_paused = true)]
 async fn a_client_that_answers_stays_however_silent() {
     let mut joined = join(HOUR).await;
+    assert!(matches!(joined.word().await, Word::Ready { .. }));
     let reading = timeout(Duration::from_secs(600), joined.client.next());
     // A ping comes at once and every while; reading answers it.
     let (mut pings, mut reading) = (0, Some(reading.await));
@@ -205,6 +243,8 @@ async fn whoever_may_revokes_it_and_time_runs_out() {
         assert_eq!(last, kind::EXIT);
         let exit: Exit = serde_json::from_slice(&exit).unwrap();
         assert_eq!(exit.reason, reason);
+        let code = if reason == "timeout" { 4408 } else { 4403 };
+        assert_eq!(joined.closed_with().await, code);
         assert_eq!(joined.gateway.await.unwrap().reason, reason);
     }
 }
@@ -217,6 +257,7 @@ async fn a_node_that_is_lost_is_told_to_the_client() {
     assert_eq!(last, kind::EXIT);
     let exit: Exit = serde_json::from_slice(&exit).unwrap();
     assert_eq!(exit.reason, "instance_gone");
+    assert_eq!(joined.closed_with().await, 4409);
     assert_eq!(joined.gateway.await.unwrap().reason, "instance_gone");
 }
 
@@ -232,6 +273,16 @@ async fn what_is_no_message_of_ours_ends_it() {
         Message::Binary(b"\x10{\"type\":\"fly\"}".to_vec().into()),
         Message::Binary(
             b"\x10{\"type\":\"signal\",\"signal\":\"STOP\"}"
+                .to_vec()
+                .into(),
+        ),
+        Message::Binary(
+            b"\x10{\"type\":\"resize\",\"cols\":0,\"rows\":9}"
+                .to_vec()
+                .into(),
+        ),
+        Message::Binary(
+            b"\x10{\"type\":\"resize\",\"cols\":80,\"rows\":1001}"
                 .to_vec()
                 .into(),
         ),
@@ -270,6 +321,65 @@ async fn a_client_that_does_not_read_holds_the_command_up_and_no_more() {
     for _ in 0..taken {
         assert_eq!(joined.client_hears().await.1.len(), 16 << 10);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_hears_that_it_is_ready_and_when_its_time_is_nearly_over() {
+    let mut joined = join(Duration::from_secs(100)).await;
+    let start = Instant::now();
+    let ready = Word::Ready {
+        session_id: "exec_1".to_owned(),
+        pid: None,
+    };
+    assert_eq!(joined.word().await, ready);
+    let code = "ends_soon".to_owned();
+    assert_eq!(joined.word().await, Word::Warning { code });
+    assert_eq!(start.elapsed().as_secs(), 40);
+    joined.node_exits(0).await;
+    assert_eq!(joined.client_hears().await.0, kind::EXIT);
+    assert_eq!(joined.closed_with().await, 1000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_terminal_that_nobody_uses_is_left_and_a_pipe_is_not() {
+    for tty in [true, false] {
+        let Joined {
+            mut client,
+            mut at_node,
+            from_node,
+            revoke: _revoke,
+            gateway: _gateway,
+        } = join_with(2 * HOUR, tty).await;
+        // Somebody is there, and types nothing.
+        tokio::spawn(async move { while client.next().await.is_some_and(|it| it.is_ok()) {} });
+        let start = Instant::now();
+        // Half an hour begins with the last byte.
+        tokio::time::sleep(IDLE / 2).await;
+        let out = Frame::Stdout(b"out".to_vec());
+        from_node.send(out).await.unwrap();
+        tokio::select! {
+            heard = at_node.recv() => {
+                let killed = Some(ToNode::Signal("KILL".to_owned()));
+                assert_eq!(heard.unwrap().frame, killed);
+                assert!(tty, "a pipe was left");
+                assert!(start.elapsed() >= IDLE + IDLE / 2);
+            }
+            () = tokio::time::sleep(HOUR) => assert!(!tty, "it was never left"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_terminal_is_resized_so_often_and_no_more() {
+    let mut joined = join(HOUR).await;
+    let start = Instant::now();
+    for cols in 1..=70 {
+        let size = format!(r#"{{"type":"resize","cols":{cols},"rows":24}}"#);
+        joined.say(kind::CONTROL, size.as_bytes()).await;
+        let heard = joined.node_hears().await;
+        assert_eq!(heard, Some(ToNode::Resize(v1::Terminal { cols, rows: 24 })));
+    }
+    assert_eq!(start.elapsed().as_secs(), 2, "30 in each second");
 }
 
 fn headers(pairs: &[(&str, &str)]) -> HeaderMap {

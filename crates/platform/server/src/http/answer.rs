@@ -133,6 +133,9 @@ impl Reply {
 pub(super) fn problem(refusal: Refusal) -> Box<Problem> {
     let mut problem = Problem::new(refusal.code, refusal.why, refusal.fix);
     problem.details = *refusal.details;
+    if let Some(after) = problem.details.remove("retry_after") {
+        problem.retry_after = after.as_u64();
+    }
     problem.errors = refusal
         .fields
         .into_iter()
@@ -145,6 +148,19 @@ pub(super) fn problem(refusal: Refusal) -> Box<Problem> {
         })
         .collect();
     Box::new(problem)
+}
+
+/// That a write was refused before under the same key, whose answer is gone.
+pub(super) fn repeated(code: &str) -> Box<Problem> {
+    let why = "the first call with this key was refused like this";
+    let fix = "mend the request, and send it with a new key";
+    Box::new(Problem::new(code, why, fix))
+}
+
+/// That nobody knows any more what came of a write under the same key.
+pub(super) fn unknown() -> Box<Problem> {
+    let why = "the first call with this key changed nothing that is still known";
+    Box::new(Problem::new("conflict", why, "send it with a new key"))
 }
 
 /// That a bucket is empty.

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::time::Duration;
+use std::io;
 
 use fluffy_api::Operation;
 use fluffy_api::operation::Bucket;
@@ -17,9 +17,10 @@ use tokio::sync::{broadcast, oneshot, watch};
 
 use crate::aside::Draw;
 use crate::fold::Position;
-use crate::gateway::Ended;
-use crate::node::{ExecLink, Had, LogLine};
-use crate::peers::Peer;
+use crate::gateway::{Ended, Terms};
+use crate::logs::{Follower, LogLine};
+use crate::node::ExecLink;
+use crate::peers::{Peer, Told};
 
 /// What the HTTP layer stands on.
 pub trait Backend: Send + Sync + 'static {
@@ -55,11 +56,18 @@ pub trait Backend: Send + Sync + 'static {
     /// What a write led to, as the views have it now.
     fn answer(&self, subject: &Subject) -> Value;
 
-    /// What an earlier write led to, by the event of its decision.
-    fn led_to(&self, decision: u64) -> impl Future<Output = Option<Subject>> + Send;
+    /// What an earlier write led to, by the event of its decision; none if
+    /// nothing followed it.
+    fn led_to(&self, decision: u64) -> impl Future<Output = Option<Earlier>> + Send;
 
     /// Reads; a list in pages of `limit`, going on behind `after`.
     fn read(&self, asked: Asked) -> impl Future<Output = Result<Value, Refusal>> + Send;
+
+    /// Reads again what a stream began with: as `read`, but the caller's look
+    /// was recorded when it began.
+    fn look_again(&self, asked: Asked) -> impl Future<Output = Result<Value, Refusal>> + Send {
+        self.read(asked)
+    }
 
     /// Ticks when instances print something; none where nobody listens to them.
     fn printing(&self) -> Option<broadcast::Receiver<LogLine>> {
@@ -71,9 +79,9 @@ pub trait Backend: Send + Sync + 'static {
     fn printed(
         &self,
         asked: &Asked,
-        had: &mut Had,
-    ) -> impl Future<Output = Option<Vec<Value>>> + Send {
-        let _ = (asked, had);
+        who: &mut Follower,
+    ) -> impl Future<Output = Option<Vec<Printed>>> + Send {
+        let _ = (asked, who);
         std::future::ready(None)
     }
 
@@ -105,11 +113,11 @@ pub trait Backend: Send + Sync + 'static {
         std::future::ready(Err(refusal))
     }
 
-    /// The lines that another replica asks for with this ticket, as JSON; none
-    /// if no replica made it.
-    fn lines_for(&self, ticket: &str) -> Option<Value> {
+    /// The lines that another replica asks for with this ticket; none if no
+    /// replica made it.
+    fn lines_for(&self, ticket: &str) -> impl Future<Output = Option<io::Result<Told>>> + Send {
         let _ = ticket;
-        None
+        std::future::ready(None)
     }
 
     /// Draws from a bucket that all replicas share; none if it is out of reach.
@@ -126,6 +134,15 @@ pub trait Backend: Send + Sync + 'static {
 
     /// What this server can do, for `getCapabilities`.
     fn features(&self) -> BTreeMap<String, bool>;
+}
+
+/// A line for somebody who follows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Printed {
+    /// The line.
+    pub line: Value,
+    /// Where they are once they have it.
+    pub cursor: String,
 }
 
 /// What a caller showed.
@@ -170,6 +187,17 @@ pub struct Asked {
     pub if_match: Option<u64>,
 }
 
+/// What an earlier write led to.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Earlier {
+    /// This.
+    Done(Subject),
+    /// It waits, or waited, for a person.
+    Parked(Subject),
+    /// It was refused with this code.
+    Refused(String),
+}
+
 /// What somebody who opens an exec session shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenExec {
@@ -199,8 +227,8 @@ pub enum Opening {
 pub struct OpenedExec {
     /// The node's end.
     pub link: ExecLink,
-    /// How long it may last.
-    pub longest: Duration,
+    /// What it is carried by.
+    pub terms: Terms,
     /// Becomes true when somebody ends it.
     pub revoked: watch::Receiver<bool>,
     /// Hears how it ended.

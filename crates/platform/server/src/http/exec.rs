@@ -87,14 +87,14 @@ async fn hand_on(peer: &Peer, head: &Parts, upgrade: OnUpgrade) -> Result<(), Bo
 async fn carry(opened: OpenedExec, upgrade: OnUpgrade) {
     let OpenedExec {
         link,
-        longest,
+        terms,
         revoked,
         ended,
     } = opened;
     // A client that is gone before it was let in drops the link, which ends
     // the session; whoever waits for its end hears that nobody will say more.
     if let Ok(stream) = upgrade.await {
-        let end = gateway::carry(TokioIo::new(stream), link, longest, revoked).await;
+        let end = gateway::carry(TokioIo::new(stream), link, terms, revoked).await;
         let _ = ended.send(end);
     }
 }

@@ -12,6 +12,7 @@ use hyper::http::request::Parts;
 
 use crate::credential::{self, CredentialKind};
 use crate::fold::Position;
+use crate::logs::Cursor;
 
 /// The longest path with its query.
 const MAX_URI: usize = 8 << 10;
@@ -206,6 +207,18 @@ pub(super) fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Box<Prob
     match number {
         Some(number) => Ok(Some(number)),
         None => Err(invalid("`Last-Event-ID` must be a whole number")),
+    }
+}
+
+/// Where a stream of logs goes on.
+pub(super) fn log_cursor(headers: &HeaderMap) -> Result<Option<Cursor>, Box<Problem>> {
+    let Some(value) = headers.get("last-event-id") else {
+        return Ok(None);
+    };
+    let cursor = value.to_str().ok().and_then(|text| text.parse().ok());
+    match cursor {
+        Some(cursor) => Ok(Some(cursor)),
+        None => Err(invalid("`Last-Event-ID` must be an id of this stream")),
     }
 }
 

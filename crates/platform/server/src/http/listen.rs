@@ -10,6 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -67,7 +68,7 @@ impl Door {
 /// Where connections come from.
 pub enum Listener {
     /// TLS, for everybody.
-    Public(TcpListener, TlsAcceptor),
+    Public(TcpListener, Tls),
     /// In the clear, for operators.
     Operators(TcpListener),
     /// The socket of this machine.
@@ -84,21 +85,53 @@ impl std::fmt::Debug for Listener {
     }
 }
 
-/// TLS with this certificate: versions 1.2 and 1.3, HTTP/2 and HTTP/1.1.
-///
-/// # Errors
-/// The certificate and the key do not fit.
-pub fn tls(
+/// TLS with a certificate that can be replaced while connections are taken;
+/// to be cloned freely.
+#[derive(Debug, Clone)]
+pub struct Tls(Arc<ArcSwap<ServerConfig>>);
+
+impl Tls {
+    /// With this certificate.
+    ///
+    /// # Errors
+    /// The certificate and the key do not fit.
+    pub fn new(
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+    ) -> Result<Self, rustls::Error> {
+        Ok(Self(Arc::new(ArcSwap::from_pointee(config(chain, key)?))))
+    }
+
+    /// Shows another certificate from the next connection on.
+    ///
+    /// # Errors
+    /// The certificate and the key do not fit; the one of before stays.
+    pub fn replace(
+        &self,
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+    ) -> Result<(), rustls::Error> {
+        self.0.store(Arc::new(config(chain, key)?));
+        Ok(())
+    }
+
+    fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(self.0.load_full())
+    }
+}
+
+/// Versions 1.2 and 1.3, HTTP/2 and HTTP/1.1.
+fn config(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
-) -> Result<TlsAcceptor, rustls::Error> {
+) -> Result<ServerConfig, rustls::Error> {
     let provider = Arc::new(ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_no_client_auth();
     let mut config = config.with_single_cert(chain, key)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(TlsAcceptor::from(Arc::new(config)))
+    Ok(config)
 }
 
 /// A stream that was accepted.
@@ -142,8 +175,8 @@ impl<B: Backend> HttpService<B> {
             };
             let (service, stop) = (self.clone(), stop.clone());
             match (&listener, stream) {
-                (Listener::Public(_, acceptor), Accepted::Tcp(stream, address)) => {
-                    let acceptor = acceptor.clone();
+                (Listener::Public(_, tls), Accepted::Tcp(stream, address)) => {
+                    let acceptor = tls.acceptor();
                     connections.spawn(async move {
                         let _place = place;
                         service

@@ -113,10 +113,19 @@ pub(super) struct Rates {
 #[derive(Debug, Clone, Copy, Default)]
 struct Local {
     window: u64,
+    /// When that is over, in seconds since 1970.
+    ends: u64,
     drawn: u64,
     used: u64,
     /// Whether the shared bucket had nothing left.
     is_dry: bool,
+}
+
+/// A window: its number among those of its length, and when it is over.
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    number: u64,
+    ends: u64,
 }
 
 impl Local {
@@ -136,10 +145,12 @@ impl Rates {
         (bucket, payer): (Bucket, &str),
     ) -> Left {
         let (name, limit, length) = limits.of(bucket);
-        let key = format!("{name}:{payer}");
         let seconds = length.as_secs().max(1);
         let now = seconds_of(backend.now());
-        let window = now / seconds;
+        let key = self.name(name, payer, now);
+        let number = now / seconds;
+        let ends = (number + 1) * seconds;
+        let window = Window { number, ends };
         let take = |local: &mut Local| {
             let allowed = local.take();
             (*local, allowed)
@@ -177,21 +188,33 @@ impl Rates {
         Left {
             limit,
             remaining,
-            reset: (window + 1) * seconds,
-            after: ((window + 1) * seconds).saturating_sub(now).max(1),
+            reset: ends,
+            after: ends.saturating_sub(now).max(1),
             allowed,
         }
     }
 
-    fn with<R>(&self, key: &str, window: u64, act: impl FnOnce(&mut Local) -> R) -> R {
+    /// Under which name a payer is counted. Those for whom there is no room
+    /// share one bucket: nobody gets more by coming under many names.
+    fn name(&self, bucket: &str, payer: &str, now: u64) -> String {
+        let key = format!("{bucket}:{payer}");
         let mut buckets = self.lock();
-        if buckets.len() >= MOST && !buckets.contains_key(key) {
-            buckets.retain(|_, local| local.window >= window);
+        if buckets.len() >= MOST && !buckets.contains_key(&key) {
+            buckets.retain(|_, local| local.ends > now);
+            if buckets.len() >= MOST {
+                return format!("{bucket}:others");
+            }
         }
+        key
+    }
+
+    fn with<R>(&self, key: &str, window: Window, act: impl FnOnce(&mut Local) -> R) -> R {
+        let mut buckets = self.lock();
         let local = buckets.entry(key.to_owned()).or_default();
-        if local.window != window {
+        if local.window != window.number {
             *local = Local {
-                window,
+                window: window.number,
+                ends: window.ends,
                 ..Local::default()
             };
         }

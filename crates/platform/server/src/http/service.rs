@@ -27,7 +27,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::answer::{self, Reply, Told};
-use super::backend::{Asked, Backend, Health, Identity, OpenExec};
+use super::backend::{Asked, Backend, Earlier, Health, Identity, OpenExec};
 use super::body::{self, AnswerBody};
 use super::cursor;
 use super::exec;
@@ -38,6 +38,7 @@ use super::rate::{Left, RateLimits, Rates};
 use super::repeat::{self, Keys};
 use super::stream::{self, Watches};
 use crate::fold::Position;
+use crate::logs::Cursor;
 use crate::peers;
 
 /// How a service behaves.
@@ -234,6 +235,7 @@ impl<B: Backend> Shared<B> {
     {
         head::check_size(&head)?;
         if let Some(reply) = this.operate(door, &head) {
+            way.left = Some(Left::free());
             return Ok(reply);
         }
         let turn = timeout(this.options.turn, this.room.acquire()).await;
@@ -242,7 +244,7 @@ impl<B: Backend> Shared<B> {
             return Err(answer::unavailable(why, this.options.turn));
         };
         if door == Door::Public && head.uri.path() == peers::LOGS {
-            return this.lines(&head, way);
+            return this.lines(&head, way).await;
         }
         let (operation, path) = route(door, &head)?;
         way.operation = Some(operation);
@@ -298,13 +300,21 @@ impl<B: Backend> Shared<B> {
     }
 
     /// What this replica has for another one; it costs nobody's budget.
-    fn lines(&self, head: &Parts, way: &mut Way) -> Result<Reply, Box<Problem>> {
+    async fn lines(&self, head: &Parts, way: &mut Way) -> Result<Reply, Box<Problem>> {
         let ticket = head.headers.get(peers::TICKET);
         let ticket = ticket.and_then(|ticket| ticket.to_str().ok());
-        let lines = ticket.and_then(|ticket| self.backend.lines_for(ticket));
-        let lines = lines.ok_or_else(no_operation)?;
+        let told = match ticket {
+            Some(ticket) => self.backend.lines_for(ticket).await,
+            None => None,
+        };
+        let told = told.ok_or_else(no_operation)?;
+        let Ok(told) = told else {
+            let (why, fix) = ("lines can't be read", "try again in a moment");
+            return Err(Box::new(Problem::new("unavailable", why, fix)));
+        };
         way.left = Some(Left::free());
-        Ok(Reply::json(200, &lines))
+        let lines = serde_json::to_value(told.lines).unwrap_or_default();
+        Ok(Reply::json(200, &lines).with(peers::THROUGH, told.through))
     }
 
     /// Who calls. Whoever cannot prove it pays from the bucket of logins.
@@ -400,7 +410,12 @@ impl<B: Backend> Shared<B> {
         mut asked: Asked,
         head: &Parts,
     ) -> Result<Reply, Box<Problem>> {
-        let key = head::idempotency_key(asked.operation.spec(), &head.headers)?;
+        let spec = asked.operation.spec();
+        // Logging in and out is nothing to repeat, and nobody has keys there.
+        let key = match spec.takes_key() {
+            true => head::idempotency_key(spec, &head.headers)?,
+            false => None,
+        };
         let wait = head::wait(&head.headers);
         let request_id = asked.request_id.clone();
         let this = Arc::clone(this);
@@ -460,7 +475,7 @@ impl<B: Backend> Shared<B> {
                     expires_at,
                 };
                 let value = serde_json::to_value(parked).unwrap_or_default();
-                return Ok(Finished::plain(202, value, position));
+                return Ok(Finished::plain(202, value, position).telling(wrote.once));
             }
             Outcome::Done { status, subject } => (status, subject, false),
             Outcome::Replayed { seq } => {
@@ -471,8 +486,12 @@ impl<B: Backend> Shared<B> {
                 if let Some(stored) = stored {
                     return Ok(self.replay(stored));
                 }
-                let subject = self.backend.led_to(seq).await.unwrap_or_default();
-                (operation.spec().success, subject, true)
+                match self.backend.led_to(seq).await {
+                    Some(Earlier::Done(subject)) => (operation.spec().success, subject, true),
+                    Some(Earlier::Parked(subject)) => (202, subject, true),
+                    Some(Earlier::Refused(code)) => return Err(answer::repeated(&code)),
+                    None => return Err(answer::unknown()),
+                }
             }
         };
         if !self.reached(position, wait).await {
@@ -484,18 +503,15 @@ impl<B: Backend> Shared<B> {
             let value = serde_json::to_value(receipt).unwrap_or_default();
             return Ok(Finished::plain(202, value, position));
         }
-        let stored = self.backend.answer(&subject);
-        let mut shown = stored.clone();
-        if let Value::Object(fields) = &mut shown {
-            fields.extend(wrote.once);
+        let mut stored = self.backend.answer(&subject);
+        if status == 202 && is_replay {
+            stored = parked_again(&stored);
         }
-        Ok(Finished {
-            status,
-            shown,
-            stored,
-            position,
+        let finished = Finished {
             is_replay,
-        })
+            ..Finished::plain(status, stored, position)
+        };
+        Ok(finished.telling(wrote.once))
     }
 
     fn replay(&self, stored: super::backend::Stored) -> Finished {
@@ -534,12 +550,14 @@ impl<B: Backend> Shared<B> {
             return Err(this.late(wanted).await);
         }
         let is_list = asked.operation.spec().kind == Kind::List;
-        if is_list && head::wants_stream(headers) {
+        let is_watched = is_list || asked.operation == Operation::GetOperation;
+        if is_watched && head::wants_stream(headers) {
             let after = head::last_event_id(headers)?;
             return Self::watch(this, asked, after).await;
         }
         if asked.operation == Operation::GetLogs && head::wants_stream(headers) {
-            return Self::follow(this, asked).await;
+            let after = head::log_cursor(headers)?;
+            return Self::follow(this, asked, after).await;
         }
         let position = this.position();
         let value = match is_list {
@@ -588,7 +606,11 @@ impl<B: Backend> Shared<B> {
     }
 
     /// Logs as they are printed.
-    async fn follow(this: &Arc<Self>, asked: Asked) -> Result<Reply, Box<Problem>> {
+    async fn follow(
+        this: &Arc<Self>,
+        asked: Asked,
+        after: Option<Cursor>,
+    ) -> Result<Reply, Box<Problem>> {
         let org = head::org(asked.operation, &asked.path);
         let payer = this.backend.payer(&asked.caller, org);
         let own = match &asked.caller.kind {
@@ -602,7 +624,7 @@ impl<B: Backend> Shared<B> {
         ];
         let enter = |(name, most)| this.watches.enter(name, most).ok_or_else(crowded);
         let [all, own] = places.map(enter);
-        let body = stream::follow_logs(Arc::clone(this), asked, [all?, own?]).await?;
+        let body = stream::follow_logs(Arc::clone(this), (asked, after), [all?, own?]).await?;
         Ok(Reply::stream(body))
     }
 
@@ -613,14 +635,22 @@ impl<B: Backend> Shared<B> {
         matches!(reached, Ok(Ok(_)))
     }
 
-    /// Why a position was not reached: it is late, or it does not exist.
+    /// Why a position was not reached: it is late, or it does not exist; then
+    /// it is said where the ledger ends.
     async fn late(&self, wanted: Position) -> Box<Problem> {
         match self.backend.head().await {
-            Ok(head) if head < wanted => Box::new(Problem::new(
-                "invalid_argument",
-                format!("there is no event {} yet", wanted.seq),
-                "send what `Fluffy-Seq` of a write said",
-            )),
+            Ok(head) if head < wanted => {
+                // Nothing is late: whoever asks has the number from elsewhere.
+                let mut problem = Problem::new(
+                    "invalid_argument",
+                    format!("there is no event {} yet", wanted.seq),
+                    "send what `Fluffy-Seq` of a write to this server said, or nothing",
+                );
+                for (name, value) in [("head_seq", head.seq), ("head_epoch", head.epoch)] {
+                    problem.details.insert(name.to_owned(), value.into());
+                }
+                Box::new(problem)
+            }
             _ => Box::new(Problem::new(
                 "projection_lag",
                 format!("event {} is not in the view yet", wanted.seq),
@@ -666,6 +696,22 @@ impl Finished {
             is_replay: false,
         }
     }
+
+    /// With what is shown this once and never stored.
+    fn telling(mut self, once: serde_json::Map<String, Value>) -> Self {
+        if let Value::Object(fields) = &mut self.shown {
+            fields.extend(once);
+        }
+        self
+    }
+}
+
+/// What was said of a command when it began to wait, from what is shown of it.
+fn parked_again(approval: &Value) -> Value {
+    serde_json::json!({
+        "approval_id": approval.get("id"),
+        "expires_at": approval.get("expires_at"),
+    })
 }
 
 /// The one of which less is left.
@@ -716,7 +762,22 @@ fn open_exec(path: &[String], way: &Way) -> OpenExec {
 
 /// Where the result of a write can be read.
 fn status_url(operation: Operation, path: &[String], id: &str) -> String {
+    let names: Vec<&str> = path.iter().map(String::as_str).collect();
+    let own = operation.path_with(&names).unwrap_or_default();
+    let is_read = |url: &str| Operation::find(Method::Get, url).is_some();
+    let made = format!("{own}/{id}");
+    if is_read(&made) {
+        return made;
+    }
+    // What was changed is what the path leads to, or what it is below.
+    let changes = operation.spec().success != 201;
+    let above = std::iter::successors(Some(own.as_str()), |url| Some(url.rsplit_once('/')?.0));
+    let mut above = above.take(if changes { usize::MAX } else { 1 });
+    if let Some(url) = above.find(|url| is_read(url)) {
+        return url.to_owned();
+    }
     match head::org(operation, path) {
+        Some(org) if operation == Operation::CreateExec => format!("/v1/orgs/{org}/exec/{id}"),
         Some(org) => format!("/v1/orgs/{org}/operations/{id}"),
         None => format!("/v1/operations/{id}"),
     }

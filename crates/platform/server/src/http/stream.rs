@@ -9,19 +9,21 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use fluffy_api::operation::Kind;
 use fluffy_api::{Operation, Problem};
 use fluffy_base::Digest;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{broadcast, mpsc};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::sync::{broadcast, mpsc, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::answer;
-use super::backend::{Asked, Backend};
+use super::backend::{Asked, Backend, Printed};
 use super::body::AnswerBody;
 use super::service::Shared;
-use crate::node::{Had, LogLine};
+use crate::fold::Position;
+use crate::logs::{Cursor, Follower, LogLine};
 
 /// The pieces that wait for a slow reader.
 const WAITING: usize = 64;
@@ -99,34 +101,93 @@ pub(super) async fn start<B: Backend>(
         is_synced: false,
         _place: place,
     };
+    let mut pace = Pace::new(stream.shared.backend.positions());
+    let seen = pace.seen();
     if is_history(stream.asked.operation) {
         let asked_after = stream.asked.query.remove("after");
         let asked_after = asked_after.and_then(|after| after.parse().ok());
-        let now = stream.shared.position().seq;
-        let mut last = after.or(asked_after).unwrap_or(now);
-        let first = stream.events(last).await?;
+        let mut last = after.or(asked_after).unwrap_or(seen);
+        if last > seen {
+            stream.check_reached(last).await?;
+        }
+        // This one look is recorded, where looks are.
+        let page = stream.shared.backend.read(stream.events_behind(last)).await;
+        let first = Events::of(page.map_err(answer::problem)?, seen);
         tokio::spawn(async move {
-            if stream.send_events(&mut last, first).await.is_some() {
-                stream.follow(last).await;
+            let sent = stream.send_events(&mut last, first, &mut pace).await;
+            if sent.is_some() {
+                stream.follow(last, pace).await;
             }
         });
     } else {
         let mut known = BTreeMap::new();
-        let seq = stream.shared.position().seq;
         let first = stream.list().await?;
         tokio::spawn(async move {
-            if stream.send_list(&mut known, seq, first).await.is_some() {
-                stream.watch(known).await;
+            if stream.send_list(&mut known, seen, first).await.is_some() {
+                stream.watch(known, seen, pace).await;
             }
         });
     }
     Ok(AnswerBody::Pieces(receiver))
 }
 
-/// Starts a stream of what instances print, beginning with what they printed.
+/// When a stream goes on: it hears of every move of the ledger since it last
+/// looked, also of one while it was reading or sending.
+struct Pace {
+    positions: watch::Receiver<Position>,
+    epoch: u64,
+    /// When its reader next hears that it is alive.
+    due: Instant,
+}
+
+/// What a stream does next.
+enum Next {
+    /// Look what is new.
+    Look,
+    /// Say that it is alive.
+    Say,
+}
+
+impl Pace {
+    fn new(positions: watch::Receiver<Position>) -> Self {
+        let epoch = positions.borrow().epoch;
+        Self {
+            positions,
+            epoch,
+            due: Instant::now() + WATERMARK,
+        }
+    }
+
+    /// Where the ledger is, before it is looked at.
+    fn seen(&mut self) -> u64 {
+        self.positions.borrow_and_update().seq
+    }
+
+    /// Waits for what is next. None at the end: the server ends, or the ledger
+    /// is another than the one that the stream began in, whose numbers mean
+    /// other events.
+    async fn next(&mut self) -> Option<Next> {
+        let next = tokio::select! {
+            biased;
+            () = sleep_until(self.due) => {
+                self.due = Instant::now() + WATERMARK;
+                Next::Say
+            }
+            changed = self.positions.changed() => {
+                changed.ok()?;
+                sleep(GATHER).await;
+                Next::Look
+            }
+        };
+        (self.positions.borrow().epoch == self.epoch).then_some(next)
+    }
+}
+
+/// Starts a stream of what instances print, beginning with what they printed,
+/// or where somebody was who followed it before.
 pub(super) async fn follow_logs<B: Backend>(
     shared: Arc<Shared<B>>,
-    mut asked: Asked,
+    (mut asked, after): (Asked, Option<Cursor>),
     places: [Place; 2],
 ) -> Result<AnswerBody, Box<Problem>> {
     asked.query.remove("min_seq");
@@ -137,8 +198,13 @@ pub(super) async fn follow_logs<B: Backend>(
     let printing = backend.printing().ok_or_else(|| Box::new(ended()))?;
     // It is decided and recorded like any look at logs.
     backend.read(asked.clone()).await.map_err(answer::problem)?;
-    let mut had = Had::default();
-    let first = backend.printed(&asked, &mut had).await;
+    let mut who = Follower::default();
+    if after.is_some() {
+        // Who goes on gets all of it, however much they asked for at first.
+        asked.query.insert("tail".into(), MOST.to_string());
+        who.at = after;
+    }
+    let first = backend.printed(&asked, &mut who).await;
     let first = first.ok_or_else(|| Box::new(ended()))?;
     // Later lines are not counted by what was asked of the first ones.
     asked.query.insert("tail".into(), MOST.to_string());
@@ -154,7 +220,7 @@ pub(super) async fn follow_logs<B: Backend>(
     tokio::spawn(async move {
         let _own = own;
         // It ends when the reader is gone, or may no longer look.
-        let _ = stream.follow_logs(first, had, printing).await;
+        let _ = stream.follow_logs(first, who, printing).await;
     });
     Ok(AnswerBody::Pieces(receiver))
 }
@@ -174,46 +240,72 @@ struct Stream<B> {
 impl<B: Backend> Stream<B> {
     /// Sends what differs whenever the ledger has moved. Ends when the reader
     /// is gone or may no longer look.
-    async fn watch(mut self, mut known: BTreeMap<String, Digest>) {
-        while self.moved().await.is_some() {
-            let seq = self.shared.position().seq;
-            let Ok(items) = self.list().await else { return };
-            if self.send_list(&mut known, seq, items).await.is_none() {
+    async fn watch(mut self, mut known: BTreeMap<String, Digest>, mut seq: u64, mut pace: Pace) {
+        while let Some(next) = self.next(&mut pace).await {
+            let sent = match next {
+                Next::Say => self.alive(seq).await,
+                Next::Look => {
+                    seq = pace.seen();
+                    let Ok(items) = self.list().await else { return };
+                    self.send_list(&mut known, seq, items).await
+                }
+            };
+            if sent.is_none() {
                 return;
             }
         }
     }
 
-    async fn follow(mut self, mut last: u64) {
-        while self.moved().await.is_some() {
-            let Ok(items) = self.events(last).await else {
-                return;
+    async fn follow(mut self, mut last: u64, mut pace: Pace) {
+        while let Some(next) = self.next(&mut pace).await {
+            let sent = match next {
+                Next::Say => self.alive(last).await,
+                Next::Look => {
+                    let Ok(events) = self.events(last, &mut pace).await else {
+                        return;
+                    };
+                    self.send_events(&mut last, events, &mut pace).await
+                }
             };
-            if self.send_events(&mut last, items).await.is_none() {
+            if sent.is_none() {
                 return;
             }
         }
+    }
+
+    /// Waits for what is next; none when there is no reader.
+    async fn next(&self, pace: &mut Pace) -> Option<Next> {
+        tokio::select! {
+            () = self.sender.closed() => None,
+            next = pace.next() => next,
+        }
+    }
+
+    /// Says that the stream is alive, and up to where everything was sent.
+    async fn alive(&self, seq: u64) -> Option<()> {
+        self.send("watermark", &seq, &json!({ "seq": seq })).await
     }
 
     /// Sends lines as they are printed; none when there is no reader.
     async fn follow_logs(
         mut self,
-        first: Vec<Value>,
-        mut had: Had,
+        first: Vec<Printed>,
+        mut who: Follower,
         mut printing: broadcast::Receiver<LogLine>,
     ) -> Option<()> {
-        let mut seq = self.shared.position().seq;
-        for line in &first {
-            self.send("snapshot", seq, line).await?;
-        }
-        self.synced(seq).await?;
+        self.send_lines("snapshot", &first).await?;
+        self.is_synced = true;
+        self.say_where("synced", &who).await?;
+        let mut is_full = first.len() >= MOST;
         let mut said = Instant::now();
         loop {
             // Lines that another replica heard are not heard of here.
             let until = Instant::now() + LOOK;
             let heard = tokio::select! {
                 () = self.sender.closed() => return None,
-                heard = timeout_at(until, printing.recv()) => heard,
+                // There is more where the last ones were from.
+                () = std::future::ready(()), if is_full => Err(None),
+                heard = timeout_at(until, printing.recv()) => heard.map_err(Some),
             };
             match heard {
                 Ok(Err(RecvError::Closed)) => return None,
@@ -222,40 +314,41 @@ impl<B: Backend> Stream<B> {
                 Err(_) => {}
             }
             printing = printing.resubscribe();
-            let lines = self.shared.backend.printed(&self.asked, &mut had).await?;
-            seq = self.shared.position().seq;
-            for line in &lines {
-                self.send("upsert", seq, line).await?;
+            let lines = self.shared.backend.printed(&self.asked, &mut who).await?;
+            is_full = lines.len() >= MOST;
+            if !lines.is_empty() {
+                self.send_lines("upsert", &lines).await?;
                 said = Instant::now();
             }
             if said.elapsed() >= WATERMARK {
-                self.send("watermark", seq, &json!({ "seq": seq })).await?;
+                self.say_where("watermark", &who).await?;
                 said = Instant::now();
             }
         }
     }
 
-    /// Waits until the ledger has moved, or until the reader should hear that
-    /// it has not; none when there is no reader.
-    async fn moved(&mut self) -> Option<()> {
-        let mut positions = self.shared.backend.positions();
-        let until = Instant::now() + WATERMARK;
-        tokio::select! {
-            () = self.sender.closed() => return None,
-            changed = timeout_at(until, positions.changed()) => match changed {
-                Ok(Ok(())) => sleep(GATHER).await,
-                Ok(Err(_)) => return None,
-                Err(_) => {
-                    let seq = self.shared.position().seq;
-                    self.send("watermark", seq, &json!({ "seq": seq })).await?;
-                }
-            },
+    /// Sends lines, each with where its reader is then.
+    async fn send_lines(&self, kind: &str, lines: &[Printed]) -> Option<()> {
+        for Printed { line, cursor } in lines {
+            self.send(kind, cursor, line).await?;
         }
         Some(())
     }
 
+    /// Says where a reader is who has had all that there is.
+    async fn say_where(&self, kind: &str, who: &Follower) -> Option<()> {
+        let seq = self.shared.position().seq;
+        let at = who.at.as_ref().map(ToString::to_string);
+        let at = at.unwrap_or_default();
+        self.send(kind, &at, &json!({ "seq": seq })).await
+    }
+
     /// The whole list.
     async fn list(&self) -> Result<Vec<Value>, Box<Problem>> {
+        if self.asked.operation.spec().kind != Kind::List {
+            let one = self.shared.backend.read(self.asked.clone()).await;
+            return Ok(vec![one.map_err(answer::problem)?]);
+        }
         let mut items = Vec::new();
         let mut page = self.asked.clone();
         page.query.insert("limit".into(), "200".into());
@@ -294,53 +387,62 @@ impl<B: Backend> Stream<B> {
             known.insert(id.to_owned(), hash);
             if before != Some(hash) {
                 let kind = if self.is_synced { "upsert" } else { "snapshot" };
-                self.send(kind, seq, &item).await?;
+                self.send(kind, &seq, &item).await?;
             }
         }
         for id in gone.into_keys() {
-            self.send("delete", seq, &json!({ "id": id })).await?;
+            self.send("delete", &seq, &json!({ "id": id })).await?;
         }
         self.synced(seq).await
     }
 
-    /// The events behind `last`: a few, and how far was looked.
-    async fn events(&self, last: u64) -> Result<Events, Box<Problem>> {
-        let seen = self.shared.position().seq;
+    /// Refuses to go on behind an event that there is not: the ledger was
+    /// restored from before it, and what comes would not be what is missed.
+    async fn check_reached(&self, last: u64) -> Result<(), Box<Problem>> {
+        let head = self.shared.backend.head().await;
+        let head = head.map_err(answer::problem)?;
+        match last > head.seq {
+            true => Err(Box::new(Problem::new(
+                "events_archived",
+                format!("there is no event {last}: the last one is {}", head.seq),
+                format!("begin after {}, or anew", head.seq),
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    /// What asks for the events behind `last`: a few.
+    fn events_behind(&self, last: u64) -> Asked {
         let mut page = self.asked.clone();
         page.query.insert("after".into(), last.to_string());
         page.query.insert("limit".into(), "200".into());
-        let mut value = self
-            .shared
-            .backend
-            .read(page)
-            .await
-            .map_err(answer::problem)?;
-        // A page may end before anything was found; the next goes on there.
-        let next = value.get("next_cursor").and_then(Value::as_str);
-        let next = next.and_then(|next| next.parse().ok());
-        let items = match value.get_mut("items").map(Value::take) {
-            Some(Value::Array(items)) => items,
-            _ => Vec::new(),
-        };
-        Ok(Events {
-            items,
-            looked: next.unwrap_or(seen),
-            has_more: next.is_some(),
-        })
+        page
     }
 
-    async fn send_events(&mut self, last: &mut u64, mut events: Events) -> Option<()> {
+    /// The events behind `last`: a few, and how far was looked.
+    async fn events(&self, last: u64, pace: &mut Pace) -> Result<Events, Box<Problem>> {
+        let seen = pace.seen();
+        let page = self.shared.backend.look_again(self.events_behind(last));
+        Ok(Events::of(page.await.map_err(answer::problem)?, seen))
+    }
+
+    async fn send_events(
+        &mut self,
+        last: &mut u64,
+        mut events: Events,
+        pace: &mut Pace,
+    ) -> Option<()> {
         loop {
             for item in &events.items {
                 let seq = item.get("seq").or_else(|| item.get("event")?.get("seq"));
                 *last = seq.and_then(Value::as_u64).unwrap_or(*last);
-                self.send("upsert", *last, item).await?;
+                self.send("upsert", last, item).await?;
             }
             *last = events.looked.max(*last);
             if !events.has_more {
                 return self.synced(*last).await;
             }
-            events = self.events(*last).await.ok()?;
+            events = self.events(*last, pace).await.ok()?;
         }
     }
 
@@ -349,11 +451,16 @@ impl<B: Backend> Stream<B> {
             return Some(());
         }
         self.is_synced = true;
-        self.send("synced", seq, &json!({ "seq": seq })).await
+        self.send("synced", &seq, &json!({ "seq": seq })).await
     }
 
-    async fn send(&self, kind: &str, seq: u64, data: &Value) -> Option<()> {
-        let text = format!("event: {kind}\nid: {seq}\ndata: {data}\n\n");
+    async fn send(
+        &self,
+        kind: &str,
+        id: &(impl std::fmt::Display + ?Sized + Sync),
+        data: &Value,
+    ) -> Option<()> {
+        let text = format!("event: {kind}\nid: {id}\ndata: {data}\n\n");
         self.sender.send(text.into()).await.ok()
     }
 }
@@ -365,4 +472,22 @@ struct Events {
     looked: u64,
     /// Whether there may be more behind it.
     has_more: bool,
+}
+
+impl Events {
+    /// Those of a page that was read when the ledger was seen up to `seen`.
+    fn of(mut page: Value, seen: u64) -> Self {
+        // A page may end before anything was found; the next goes on there.
+        let next = page.get("next_cursor").and_then(Value::as_str);
+        let next = next.and_then(|next| next.parse().ok());
+        let items = match page.get_mut("items").map(Value::take) {
+            Some(Value::Array(items)) => items,
+            _ => Vec::new(),
+        };
+        Self {
+            items,
+            looked: next.unwrap_or(seen),
+            has_more: next.is_some(),
+        }
+    }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use fluffy_base::id::NodeId;
+use fluffy_base::id::{NodeId, RouteId};
 use fluffy_contract::BoxFuture;
 use fluffy_control::runtime::Notice as RuntimeNotice;
 use fluffy_control::runtime::notice::Vital;
@@ -53,10 +53,14 @@ pub(super) fn run(platform: Platform, fence: Fence) -> BoxFuture<'static, ()> {
             let routes = platform
                 .sequencer()
                 .read(|state| !state.runtime.routes.is_empty());
-            if routes {
-                let applied = routing(&beats);
-                let notice = Notice::Runtime(RuntimeNotice::Routes { applied });
-                say(&platform, "liveness", &fence, notice).await;
+            let loopback = live(&beats).any(|beat| beat.loopback);
+            if routes || loopback {
+                let notice = RuntimeNotice::Routes {
+                    applied: routing(&beats),
+                    problems: problems(&beats),
+                    loopback,
+                };
+                say(&platform, "liveness", &fence, Notice::Runtime(notice)).await;
             }
         })
         .await;
@@ -95,16 +99,32 @@ fn vitals(
             disk_percent: beat.disk_percent,
             unreachable: beat.unreachable,
             acknowledged: beat.acknowledged,
+            clock_off: Duration::from_millis(beat.clock_off_ms),
+            unfit: (!beat.unfit.is_empty()).then_some(beat.unfit),
         };
         (*node, vital)
     };
     nodes.iter().map(vital).collect()
 }
 
-/// The lowest routing that every live edge goes by; none without an edge.
-pub(super) fn routing(beats: &BTreeMap<NodeId, (Duration, Beat)>) -> Option<u64> {
+type Beats = BTreeMap<NodeId, (Duration, Beat)>;
+
+/// What was heard of edges and nodes that count.
+fn live(beats: &Beats) -> impl Iterator<Item = &Beat> {
     let live = beats.values().filter(|(age, _)| *age < LIVE);
-    live.filter_map(|(_, beat)| beat.routing).min()
+    live.map(|(_, beat)| beat)
+}
+
+/// The lowest routing that every live edge goes by; none without an edge.
+pub(super) fn routing(beats: &Beats) -> Option<u64> {
+    live(beats).filter_map(|beat| beat.routing).min()
+}
+
+/// The routes that some live edge cannot serve, and why.
+fn problems(beats: &Beats) -> BTreeMap<RouteId, String> {
+    let problems = live(beats).flat_map(|beat| &beat.problems);
+    let known = problems.filter_map(|(route, why)| Some((route.parse().ok()?, why.clone())));
+    known.collect()
 }
 
 #[cfg(test)]
@@ -152,5 +172,24 @@ mod tests {
         let beats = (1..).map(NodeId::from_bits).zip(beats).collect();
         assert_eq!(routing(&beats), Some(7));
         assert_eq!(routing(&BTreeMap::new()), None);
+    }
+
+    #[test]
+    fn what_one_live_edge_cannot_serve_counts() {
+        let route = RouteId::from_bits(7);
+        let beat = |route: String, why: &str| Beat {
+            problems: vec![(route, why.to_owned())],
+            ..Beat::default()
+        };
+        let gone = RouteId::from_bits(8).to_string();
+        let beats = [
+            (SECOND, beat(route.to_string(), "bind_failed")),
+            (SECOND, beat("no id".to_owned(), "bind_failed")),
+            (100 * SECOND, beat(gone, "bind_failed")),
+            (SECOND, Beat::default()),
+        ];
+        let beats = (1..).map(NodeId::from_bits).zip(beats).collect();
+        let found = problems(&beats);
+        assert_eq!(found, BTreeMap::from([(route, "bind_failed".to_owned())]));
     }
 }

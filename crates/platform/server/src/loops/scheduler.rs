@@ -9,6 +9,8 @@ use std::time::Duration;
 use fluffy_contract::BoxFuture;
 use fluffy_control::runtime::Notice as RuntimeNotice;
 use fluffy_control::{Fence, Notice, Outcome};
+use fluffy_planner::action::{Action, Step};
+use fluffy_planner::model::State;
 use futures_util::future::join_all;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
@@ -55,6 +57,20 @@ async fn edges(platform: &Platform) -> Option<u64> {
     }
 }
 
+/// Adds which images nodes need not fetch; whether there are any.
+async fn add_images(platform: &Platform, plan: &mut State) -> bool {
+    // Without it the plan is as good, and slower to start.
+    let said = Vitals::new(platform.aside().clone()).images().await;
+    let mut added = false;
+    for (id, images) in said.unwrap_or_default() {
+        if let Some(node) = plan.nodes.get_mut(&id) {
+            added |= !images.is_empty();
+            node.images = images;
+        }
+    }
+    added
+}
+
 /// Plans once and submits all steps; whether the state has moved on since.
 async fn pass(platform: &Platform, fence: &Fence) -> bool {
     let edges = edges(platform).await;
@@ -63,8 +79,21 @@ async fn pass(platform: &Platform, fence: &Fence) -> bool {
         .sequencer()
         .read(|state| (state.runtime.planner_input(edges), state.seq));
     let now = platform.clock().now();
-    let planned = spawn_blocking(move || fluffy_planner::plan(&plan, now)).await;
-    let Ok(steps) = planned else { return false };
+    let planned = spawn_blocking(move || (fluffy_planner::plan(&plan, now), plan)).await;
+    let Ok((mut steps, mut plan)) = planned else {
+        return false;
+    };
+    // Where images are only matters to whoever is looked for a place for.
+    let places = |step: &Step| {
+        step.actions
+            .iter()
+            .any(|it| matches!(it, Action::Allocate(_)))
+    };
+    if steps.iter().any(places) && add_images(platform, &mut plan).await {
+        let planned = spawn_blocking(move || fluffy_planner::plan(&plan, now)).await;
+        let Ok(better) = planned else { return false };
+        steps = better;
+    }
     let submitted = steps.into_iter().map(|step| {
         let notice = Notice::Runtime(RuntimeNotice::Step(step));
         platform.notice("scheduler", Some(fence.clone()), notice)

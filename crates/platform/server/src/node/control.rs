@@ -6,13 +6,14 @@
 //! find in the ledger or beside it. Next: `plan` for what nodes are told.
 
 use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use fluffy_api::node::v1;
-use fluffy_base::id::{EnrollmentTokenId, InstanceId, NodeId};
+use fluffy_base::id::{EnrollmentTokenId, ExecSessionId, InstanceId, NodeId};
 use fluffy_base::{Digest, Timestamp};
 use fluffy_contract::BoxFuture;
 use fluffy_control::access::Notice as AccessNotice;
@@ -20,9 +21,10 @@ use fluffy_control::call::Subject;
 use fluffy_control::event::NodeDriver;
 use fluffy_control::runtime::Notice as RuntimeNotice;
 use fluffy_control::runtime::notice::{Enrolment as NewNode, JobReport, Report, VolumeReport};
+use fluffy_control::runtime::quota::Dimension;
 use fluffy_control::{Caller, CallerKind, Notice, Outcome, State};
 use fluffy_ledger::{Actor, ActorKind};
-use fluffy_planner::lifecycle::{InstanceStatus, NodeState};
+use fluffy_planner::lifecycle::{ExecState, InstanceStatus, NodeState};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use zeroize::Zeroizing;
@@ -31,13 +33,16 @@ use super::ca::Role;
 use super::desk::{
     Desk, DeskError, Enrolment, Opened, Orders, Place, RefusedEnrolment, Standing, Token,
 };
+use super::enrol::millis;
 use super::plan::{self, Index};
 use crate::aside::Kind;
 use crate::credential::CredentialKind;
 use crate::hashes::Hashes;
+use crate::logs::{Printer, Source};
 use crate::machine::Reply;
+use crate::personal::Personal;
 use crate::platform::Platform;
-use crate::safe::{Safe, SecretOwner};
+use crate::safe::{Safe, SafeError, SecretOwner};
 use crate::vitals::{Beat, Vitals};
 
 /// Who says what nodes say, in the ledger.
@@ -64,6 +69,15 @@ const SPACING: Duration = Duration::from_millis(20);
 /// A node's signs of life are kept no more often.
 const BEATS: Duration = Duration::from_secs(1);
 
+/// Who the edge of this process is, beside the ledger; no node has this id.
+const LOCAL_EDGE: NodeId = NodeId::from_bits(0);
+
+/// How many routes an edge may have problems with.
+const PROBLEMS: usize = 1_000;
+
+/// How far a node's clock may be off before that is said.
+const CLOCK_MS: u64 = 2_000;
+
 /// When a report that came too often is said again.
 const FLAPPING: Duration = Duration::from_secs(61);
 
@@ -74,18 +88,63 @@ pub struct ControlDesk {
     safe: Safe,
     vitals: Vitals,
     hashes: Hashes,
+    personal: Personal,
     here: Mutex<BTreeMap<NodeId, Here>>,
     held: Mutex<BTreeMap<(NodeId, InstanceId), Held>>,
     table: watch::Sender<Arc<v1::RoutingTable>>,
 }
 
 /// A node that has been connected here.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Here {
     orders: watch::Sender<Arc<Orders>>,
     /// The plan or table that it goes by.
     goes_by: Option<v1::Position>,
+    /// What an edge cannot serve of it.
+    problems: Vec<(String, String)>,
+    /// Whether it is the edge of this process.
+    loopback: bool,
     beaten: Option<Instant>,
+    /// What it holds back of its plan, since it said so or not.
+    held: Option<String>,
+    /// What its machine lacks.
+    unfit: String,
+    /// Whether its clock was said to be off.
+    clock_named: bool,
+}
+
+/// The edge of this process; of several the last is heard.
+#[derive(Debug)]
+pub struct LocalEdge {
+    desk: Arc<ControlDesk>,
+    tables: watch::Receiver<Arc<v1::RoutingTable>>,
+}
+
+impl LocalEdge {
+    /// The next table; none when the server has ended.
+    pub async fn table(&mut self) -> Option<Arc<v1::RoutingTable>> {
+        loop {
+            self.tables.changed().await.ok()?;
+            let table = Arc::clone(&self.tables.borrow_and_update());
+            // Before the first there is nothing to go by.
+            if table.config.is_some() {
+                return Some(table);
+            }
+        }
+    }
+
+    /// Says which table is in force.
+    pub fn acknowledge(&self, ack: v1::EdgeAck) {
+        self.desk.edge_ack(LOCAL_EDGE, ack);
+    }
+
+    /// Where instances have their addresses.
+    #[must_use]
+    pub fn prefix(&self) -> Option<(Ipv6Addr, u8)> {
+        let read = |state: &State| state.runtime.ipam.prefix;
+        let (address, length) = self.desk.platform.sequencer().read(read)?.whole();
+        Some((address, u8::try_from(length).ok()?))
+    }
 }
 
 /// A report that came too often to be recorded.
@@ -105,6 +164,7 @@ impl ControlDesk {
             platform,
             safe,
             vitals: Vitals::new(aside.clone()),
+            personal: Personal::new(aside.clone()),
             hashes: Hashes::new(aside),
             here: Mutex::default(),
             held: Mutex::default(),
@@ -119,6 +179,7 @@ impl ControlDesk {
             positions.mark_unchanged();
             self.refresh();
             self.say_held().await;
+            self.say_plans_held().await;
             // The channel lives as long as the platform.
             let _ = timeout(TICK, positions.changed()).await;
             sleep(SPACING).await;
@@ -139,6 +200,18 @@ impl ControlDesk {
             self.table
                 .send_if_modified(|told| index.update_table(told, at));
         });
+    }
+
+    /// A place for the edge of this process: the same messages, by no wire.
+    #[must_use]
+    pub fn seat(self: &Arc<Self>) -> LocalEdge {
+        self.here().entry(LOCAL_EDGE).or_default().loopback = true;
+        let mut tables = self.table.subscribe();
+        tables.mark_changed();
+        LocalEdge {
+            desk: Arc::clone(self),
+            tables,
+        }
     }
 
     fn here(&self) -> MutexGuard<'_, BTreeMap<NodeId, Here>> {
@@ -289,6 +362,28 @@ impl ControlDesk {
         }
     }
 
+    /// Records which nodes hold a part of their plans back, where that is new.
+    async fn say_plans_held(&self) {
+        let said: Vec<(NodeId, Option<String>)> = {
+            let here = self.here();
+            // Only who is connected here is spoken for.
+            let connected = here.iter().filter(|(_, it)| it.orders.receiver_count() > 0);
+            let said = connected.filter_map(|(node, it)| Some((*node, it.held.clone()?)));
+            said.map(|(node, held)| (node, Some(held).filter(|it| !it.is_empty())))
+                .collect()
+        };
+        for (node, held) in said {
+            let known = self.platform.sequencer().read(|state| {
+                let record = state.runtime.nodes.get(&node);
+                record.map(|it| it.held.as_ref().map(|(held, _)| held.clone()))
+            });
+            if known.is_some_and(|known| known != held) {
+                // What is not recorded now is said again a second later.
+                let _ = self.say(node, RuntimeNotice::PlanHeld { node, held }).await;
+            }
+        }
+    }
+
     /// Counts a try of a token by who could not be reached; whether it is the
     /// last.
     async fn is_last_attempt(&self, token: EnrollmentTokenId) -> bool {
@@ -327,6 +422,22 @@ impl ControlDesk {
         let told = aside.put(REPORTED, &key, text.into_bytes(), Some(KEPT));
         told.await.map_err(|_| DeskError::Unavailable)?;
         Ok(u64::MAX)
+    }
+
+    /// How far a node's clock is off; one that says none has none. What is
+    /// more than a moment is said once for each connection.
+    fn clock_off_ms(&self, node: NodeId, clock_ms: u64) -> u64 {
+        if clock_ms == 0 {
+            return 0;
+        }
+        let off = millis(self.platform.clock().now()).abs_diff(clock_ms);
+        if off > CLOCK_MS
+            && let Some(here) = self.here().get_mut(&node)
+            && !std::mem::replace(&mut here.clock_named, true)
+        {
+            tracing::warn!(%node, off, "the clock of a node is off, in milliseconds");
+        }
+        off
     }
 
     /// Says at once where the node is, for those who ask another replica.
@@ -521,12 +632,16 @@ impl Desk for ControlDesk {
             let now = self.platform.clock().now();
             let usable = self.platform.sequencer().read(|state| {
                 let token = state.runtime.enrollment_tokens.get(&id);
-                token.is_some_and(|it| it.ended.is_none() && it.expires_at > now)
+                let token = token.filter(|it| it.ended.is_none() && it.expires_at > now);
+                token.map(|token| token.allow_nat)
             });
-            Ok(usable.then_some(Token {
+            Ok(usable.map(|allow_nat| Token {
                 id,
                 role: Role::Worker,
-                place: Place::Reachable,
+                place: match allow_nat {
+                    true => Place::Anywhere,
+                    false => Place::Reachable,
+                },
             }))
         })
     }
@@ -543,6 +658,8 @@ impl Desk for ControlDesk {
                 drivers: drivers(&it.facts),
                 labels: it.facts.labels,
                 agent_version: it.facts.agent_version,
+                machine: (!it.machine.is_empty()).then(|| STANDARD.encode(&it.machine)),
+                former: it.former,
             };
             let said = RuntimeNotice::Enroll(Box::new(new));
             let said = self.submit(system(), Notice::Runtime(said)).await;
@@ -588,10 +705,12 @@ impl Desk for ControlDesk {
                     let _ = self.submit(system(), Notice::Runtime(spent)).await;
                 }
             }
-            let failed = AccessNotice::AuthFailed {
-                reason: it.code.to_owned(),
-                pii_ref: None,
-                count: 1,
+            let source = it.source.to_string();
+            let failed = AccessNotice::EnrolmentRefused {
+                code: it.code.to_owned(),
+                pii_ref: self.personal.keep_source(&source).await,
+                token: it.token,
+                key_fingerprint: it.key.map(|key| key.to_string()),
             };
             let _ = self.submit(system(), Notice::Access(failed)).await;
         })
@@ -618,6 +737,17 @@ impl Desk for ControlDesk {
             if let Some(capacity) = hello.capacity.take() {
                 self.capacity(node, capacity).await?;
             }
+            let facts = hello.facts.take();
+            if let Some(facts) = &facts {
+                let said = RuntimeNotice::Facts {
+                    node,
+                    drivers: drivers(facts),
+                    agent_version: facts.agent_version.chars().take(64).collect(),
+                };
+                self.say(node, said).await?;
+            }
+            let failed = facts.map(|facts| facts.failed_checks).unwrap_or_default();
+            let unfit = text(&failed.join(", "), 200).unwrap_or_default();
             self.moved_here(node).await?;
             let reports_through = self.reports_through(node, &hello).await?;
             let ahead = hello.plan.filter(|held| {
@@ -632,12 +762,9 @@ impl Desk for ControlDesk {
                 );
             }
             let mut here = self.here();
-            let known = here.entry(node).or_insert_with(|| Here {
-                orders: watch::Sender::new(Arc::default()),
-                goes_by: None,
-                beaten: None,
-            });
+            let known = here.entry(node).or_default();
             known.goes_by = hello.plan;
+            (known.held, known.unfit, known.clock_named) = (None, unfit, false);
             self.platform.sequencer().read(|state| {
                 let (index, at) = (Index::of(state), position(state));
                 known
@@ -651,14 +778,47 @@ impl Desk for ControlDesk {
         })
     }
 
+    fn execs(&self, node: NodeId) -> Vec<ExecSessionId> {
+        self.platform.sequencer().read(|state| {
+            let of_node = |instance: &InstanceId| {
+                let instance = state.runtime.plan.instances.get(instance);
+                instance.is_some_and(|it| it.node == node)
+            };
+            let all = state.runtime.execs.iter();
+            let open =
+                all.filter(|(_, it)| it.state == ExecState::Connected && of_node(&it.instance));
+            open.map(|(id, _)| *id).collect()
+        })
+    }
+
+    fn lost(&self, sessions: Vec<ExecSessionId>) -> BoxFuture<'_, Result<(), DeskError>> {
+        Box::pin(async move {
+            for session in sessions {
+                let ended = RuntimeNotice::ExecEnded {
+                    session,
+                    end_reason: "client_disconnect".to_owned(),
+                    exit_code: None,
+                    bytes_in: 0,
+                    bytes_out: 0,
+                };
+                let said = self.platform.notice("exec", None, Notice::Runtime(ended));
+                said.await.map_err(|_| DeskError::Unavailable)?;
+            }
+            Ok(())
+        })
+    }
+
     fn heartbeat(&self, node: NodeId, heartbeat: v1::Heartbeat) {
         if let (Some(here), Some(_)) = (self.here().get_mut(&node), heartbeat.plan) {
             here.goes_by = heartbeat.plan;
         }
+        let clock_off_ms = self.clock_off_ms(node, heartbeat.clock_ms);
         self.beat(node, |here| Beat {
             disk_percent: u8::try_from(heartbeat.disk_used_permille / 10).unwrap_or(100),
             unreachable: heartbeat.unreachable_peers.saturating_mul(2) > heartbeat.peers,
             acknowledged: here.is_up_to_date(),
+            clock_off_ms,
+            unfit: here.unfit.clone(),
             ..Beat::default()
         });
     }
@@ -669,6 +829,8 @@ impl Desk for ControlDesk {
         capacity: v1::Capacity,
     ) -> BoxFuture<'_, Result<(), DeskError>> {
         Box::pin(async move {
+            // It only tips a balance: who is not heard places without it.
+            let _ = self.vitals.keep_images(node, &capacity.cached_images).await;
             let said = RuntimeNotice::Capacity {
                 node,
                 cpu_cores: capacity.cpu_cores,
@@ -693,6 +855,7 @@ impl Desk for ControlDesk {
         }
         if let Some(here) = self.here().get_mut(&node) {
             here.goes_by = ack.plan;
+            here.held = Some(text(&ack.held, 256).unwrap_or_default());
         }
     }
 
@@ -711,6 +874,15 @@ impl Desk for ControlDesk {
     ) -> BoxFuture<'_, Result<Zeroizing<Vec<u8>>, DeskError>> {
         Box::pin(async move {
             let missing = || refused("secrets_missing", "no such secrets are for this instance");
+            let sealed = || {
+                let why = "the server's master keys are not at hand";
+                refused("secrets_key_unavailable", why)
+            };
+            // Nothing was asked of a safe that nobody can open: whoever waits
+            // for its keys asks again and again, and none of it is history.
+            if self.safe.is_sealed() {
+                return Err(sealed());
+            }
             let instance = request.instance_id.parse().map_err(|_| missing())?;
             let version = request.secret_version_id.parse().map_err(|_| missing())?;
             let fetched = RuntimeNotice::MaterialFetched {
@@ -732,18 +904,63 @@ impl Desk for ControlDesk {
                     error = &error as &dyn std::error::Error,
                     "secrets could not be opened"
                 );
-                DeskError::Unavailable
+                match error {
+                    SafeError::Sealed | SafeError::Key(_) => sealed(),
+                    SafeError::Open(_) => {
+                        refused("integrity_failed", "the secrets are not what was sealed")
+                    }
+                    SafeError::Missing | SafeError::Aside(_) => DeskError::Unavailable,
+                }
             })
         })
     }
 
-    fn runs(&self, node: NodeId, instance: &str) -> bool {
-        let Ok(instance) = instance.parse() else {
-            return false;
-        };
+    fn image_of(&self, node: NodeId, request: &v1::RegistryAccessRequest) -> Option<String> {
+        let id: InstanceId = request.instance_id.parse().ok()?;
         self.platform.sequencer().read(|state| {
-            let instance = state.runtime.plan.instances.get(&instance);
-            instance.is_some_and(|instance| instance.node == node)
+            let runtime = &state.runtime;
+            let instance = runtime.plan.instances.get(&id)?;
+            let record = runtime.instances.get(&id)?;
+            let own = instance.node == node && record.generation == request.generation;
+            let live = !instance.has_ended() && !runtime.plan.is_fenced(node);
+            let release = runtime.releases.get(&record.release)?;
+            (own && live).then(|| release.image_ref.clone())
+        })
+    }
+
+    fn registry(
+        &self,
+        node: NodeId,
+        request: v1::RegistryAccessRequest,
+        registry: String,
+    ) -> BoxFuture<'_, Result<(), DeskError>> {
+        Box::pin(async move {
+            let unknown = |_| refused("forbidden", "there is no such instance");
+            let said = RuntimeNotice::RegistryAccessed {
+                node,
+                instance: request.instance_id.parse().map_err(unknown)?,
+                generation: request.generation,
+                registry,
+            };
+            self.say(node, said).await.map(drop)
+        })
+    }
+
+    fn printer(&self, node: NodeId, instance: &str) -> Option<Printer> {
+        let instance = instance.parse().ok()?;
+        self.platform.sequencer().read(|state| {
+            let runtime = &state.runtime;
+            let instance = runtime.plan.instances.get(&instance);
+            let group = &instance.filter(|it| it.node == node)?.group;
+            let org = runtime.plan.envs.get(&group.env)?.org;
+            Some(Printer {
+                source: Arc::new(Source {
+                    org,
+                    env: group.env,
+                    process: group.process.to_string(),
+                }),
+                daily: runtime.limit(org, Dimension::LogBytesPerDay),
+            })
         })
     }
 
@@ -752,22 +969,43 @@ impl Desk for ControlDesk {
     }
 
     fn edge_ack(&self, edge: NodeId, ack: v1::EdgeAck) {
-        if ack.refused.is_empty()
-            && let Some(here) = self.here().get_mut(&edge)
-        {
-            here.goes_by = ack.config;
-            // Others wait for it: it is kept at once.
-            here.beaten = None;
+        if let Some(here) = self.here().get_mut(&edge) {
+            here.acknowledge(ack);
+        }
+        self.edge_beat(edge, None);
+    }
+
+    fn edge_beat(&self, edge: NodeId, config: Option<v1::Position>) {
+        if let (Some(here), Some(config)) = (self.here().get_mut(&edge), config) {
+            here.goes_by = Some(config);
         }
         self.beat(edge, |here| Beat {
             acknowledged: true,
             routing: here.goes_by.map(|position| position.seq),
+            problems: here.problems.clone(),
+            loopback: here.loopback,
             ..Beat::default()
         });
     }
 }
 
 impl Here {
+    /// Takes note of what an edge goes by.
+    fn acknowledge(&mut self, ack: v1::EdgeAck) {
+        if !ack.refused.is_empty() {
+            return;
+        }
+        self.goes_by = ack.config;
+        // An edge that lies makes itself heard no louder.
+        let problems = ack.problems.into_iter().take(PROBLEMS);
+        let short = |text: String| text.chars().take(64).collect();
+        self.problems = problems
+            .map(|it| (short(it.route_id), short(it.reason)))
+            .collect();
+        // Others wait for it: it is kept at once.
+        self.beaten = None;
+    }
+
     /// Whether the node goes by the newest plan that it was sent.
     fn is_up_to_date(&self) -> bool {
         let orders = self.orders.borrow();

@@ -7,13 +7,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use fluffy_api::node::v1;
-use fluffy_base::id::{EnrollmentTokenId, NodeId};
+use fluffy_base::id::{EnrollmentTokenId, ExecSessionId, NodeId};
 use fluffy_base::{Digest, Timestamp};
 use fluffy_contract::BoxFuture;
 use tokio::sync::watch;
 use zeroize::Zeroizing;
 
 use super::ca::Role;
+use crate::logs::Printer;
 
 /// What the control side knows and does for nodes.
 pub trait Desk: Send + Sync + 'static {
@@ -38,6 +39,18 @@ pub trait Desk: Send + Sync + 'static {
 
     /// A node connected.
     fn open(&self, node: NodeId, hello: v1::Hello) -> BoxFuture<'_, Result<Opened, DeskError>>;
+
+    /// The exec sessions of a node that count as connected.
+    fn execs(&self, node: NodeId) -> Vec<ExecSessionId> {
+        let _ = node;
+        Vec::new()
+    }
+
+    /// Nobody carries these sessions any more: whoever did is gone.
+    fn lost(&self, sessions: Vec<ExecSessionId>) -> BoxFuture<'_, Result<(), DeskError>> {
+        let _ = sessions;
+        Box::pin(std::future::ready(Ok(())))
+    }
 
     /// A node is alive.
     fn heartbeat(&self, node: NodeId, heartbeat: v1::Heartbeat);
@@ -68,14 +81,29 @@ pub trait Desk: Send + Sync + 'static {
         request: v1::SecretMaterialRequest,
     ) -> BoxFuture<'_, Result<Zeroizing<Vec<u8>>, DeskError>>;
 
-    /// Whether the node has this instance.
-    fn runs(&self, node: NodeId, instance: &str) -> bool;
+    /// The image of a live instance that the node has, as its plan names it.
+    fn image_of(&self, node: NodeId, request: &v1::RegistryAccessRequest) -> Option<String>;
+
+    /// Whether a node may have the credentials of a registry for an instance;
+    /// recorded either way.
+    fn registry(
+        &self,
+        node: NodeId,
+        request: v1::RegistryAccessRequest,
+        registry: String,
+    ) -> BoxFuture<'_, Result<(), DeskError>>;
+
+    /// Whose lines this instance prints, if the node has it.
+    fn printer(&self, node: NodeId, instance: &str) -> Option<Printer>;
 
     /// The routing table as it changes.
     fn table(&self) -> watch::Receiver<Arc<v1::RoutingTable>>;
 
     /// An edge goes by this table, or does not.
     fn edge_ack(&self, edge: NodeId, ack: v1::EdgeAck);
+
+    /// An edge is alive, and goes by this table if it says so.
+    fn edge_beat(&self, edge: NodeId, config: Option<v1::Position>);
 }
 
 /// What the holder of a certificate may do.
@@ -141,6 +169,8 @@ pub struct RefusedEnrolment {
     pub code: &'static str,
     /// Where it called from.
     pub source: IpAddr,
+    /// The key in the overlay that it named, if it came that far.
+    pub key: Option<Digest>,
     /// When.
     pub at: Timestamp,
 }

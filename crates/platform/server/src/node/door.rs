@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::ca::{Authority, AuthorityError, ReadAuthorityError};
-use super::control::ControlDesk;
+use super::control::{ControlDesk, LocalEdge};
 use super::service::{NodeServer, NodeServerError};
 use crate::aside::{AsideError, Kind};
 use crate::platform::Platform;
@@ -128,6 +128,12 @@ impl NodeDoor {
         &self.server
     }
 
+    /// A place for the edge of this process.
+    #[must_use]
+    pub fn seat(&self) -> LocalEdge {
+        self.desk.seat()
+    }
+
     /// Serves nodes until the replica ends.
     pub async fn run(self, listener: TcpListener, mut stop: watch::Receiver<bool>) {
         tokio::select! {
@@ -156,8 +162,16 @@ impl NodeDoor {
     }
 }
 
-/// The cluster's authority as it is kept, made if there is none, and renewed
-/// if it is time.
+/// Has the cluster's authority sealed by the active master key.
+///
+/// # Errors
+/// Its key is not at hand, or the store fails; it is as before.
+pub(crate) async fn rewrap(platform: &Platform, safe: &Safe) -> Result<(), OpenNodeDoorError> {
+    authority(platform, safe).await.map(drop)
+}
+
+/// The cluster's authority as it is kept, made if there is none, renewed if it
+/// is time, and sealed again if there is a newer master key.
 async fn authority(platform: &Platform, safe: &Safe) -> Result<Authority, OpenNodeDoorError> {
     let (aside, now) = (platform.aside(), platform.clock().now());
     let kept = match aside.get(AUTHORITY, KEY).await? {
@@ -174,7 +188,7 @@ async fn authority(platform: &Platform, safe: &Safe) -> Result<Authority, OpenNo
         }
     };
     let mut authority = Authority::from_bytes(&safe.unseal(PURPOSE, &kept)?)?;
-    if authority.renew(now)? {
+    if authority.renew(now)? || !safe.is_current(&kept) {
         let sealed = safe.seal(PURPOSE, &authority.to_bytes())?;
         aside.put(AUTHORITY, KEY, sealed, None).await?;
     }

@@ -59,7 +59,9 @@ async fn talk(
                 shared.admit(peer)?;
                 match message.message.ok_or_else(|| wrong("an empty message"))? {
                     Said::Hello(_) => return Err(wrong("a second hello")),
-                    Said::Heartbeat(heartbeat) => shared.desk.heartbeat(peer.node, heartbeat),
+                    Said::Heartbeat(heartbeat) => {
+                        shared.desk.edge_beat(peer.node, heartbeat.plan);
+                    }
                     Said::Ack(ack) => shared.desk.edge_ack(peer.node, ack),
                 }
             }

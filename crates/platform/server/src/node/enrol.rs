@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fluffy_api::node::{EnrolmentToken, OLDEST_PROTOCOL, PROTOCOL, Transcript, refusal, v1};
-use fluffy_base::Timestamp;
 use fluffy_base::id::{EnrollmentTokenId, NodeId};
+use fluffy_base::{Digest, Timestamp};
 use ring::agreement::{self, EphemeralPrivateKey, UnparsedPublicKey, X25519};
 use ring::rand::SystemRandom;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -42,6 +42,8 @@ struct Refused {
     code: &'static str,
     why: String,
     token: Option<EnrollmentTokenId>,
+    /// The key in the overlay that the machine named.
+    key: Option<Digest>,
 }
 
 /// A first message whose form is right.
@@ -90,6 +92,7 @@ pub(super) async fn enrol(
         token: refused.token,
         code: refused.code,
         source,
+        key: refused.key,
         at: shared.clock.now(),
     };
     shared.desk.refused(record).await;
@@ -106,6 +109,24 @@ async fn steps(
         return Err(bad("the first message must begin an enrolment"));
     };
     let begun = read(begin, shared.clock.now())?;
+    let key = Digest::of(&begun.overlay_key);
+    let tried = attempt(shared, source, begun, (asked, told)).await;
+    tried.map_err(|refused| Refused {
+        key: Some(key),
+        ..refused
+    })
+}
+
+/// What follows a first message whose form is right.
+async fn attempt(
+    shared: &Shared,
+    source: IpAddr,
+    begun: Begun,
+    (asked, told): (
+        &mut Streaming<v1::EnrollRequest>,
+        &Inlet<v1::EnrollResponse>,
+    ),
+) -> Result<(), Refused> {
     let token = match shared.desk.token(begun.token.hash()).await {
         Ok(Some(token)) => token,
         Ok(None) => return Err(no("enroll_denied", "this token cannot be used")),
@@ -276,7 +297,9 @@ fn is_bounded(facts: &v1::Facts) -> bool {
 fn allowed(begun: &Begun, token: &Token) -> Result<(), &'static str> {
     match (begun.role == token.role, begun.endpoint, token.place) {
         (false, _, _) => Err("this token is for another role"),
-        (true, None, Place::Reachable) => Err("this token is for machines that others reach"),
+        (true, None, Place::Reachable) => {
+            Err("this token is for machines that others reach, and this one says it is behind NAT")
+        }
         (true, _, _) => Ok(()),
     }
 }
@@ -294,6 +317,7 @@ fn no(code: &'static str, why: impl Into<String>) -> Refused {
         code,
         why: why.into(),
         token: None,
+        key: None,
     }
 }
 

@@ -4,12 +4,12 @@
 //! node opens a stream of its own for each session, and each end holds a few
 //! pieces at most: who reads slowly slows down who writes, and nothing else.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fluffy_api::node::{MAX_EXEC_FRAME, refusal, v1};
-use fluffy_base::id::NodeId;
+use fluffy_base::id::{ExecSessionId, NodeId};
 use tokio::sync::{mpsc, oneshot};
 use tonic::{Code, Status, Streaming};
 use v1::exec_from_node::Frame;
@@ -57,17 +57,51 @@ pub enum ExecError {
     },
 }
 
-/// Sessions that a node was told to open and has not opened yet.
+/// Sessions that a node was told to open and has not opened yet, and those
+/// that are carried here.
 #[derive(Debug, Default)]
-pub(super) struct Execs(Mutex<HashMap<String, Waiting>>);
+pub(super) struct Execs {
+    waiting: Mutex<HashMap<String, Waiting>>,
+    carried: Arc<Mutex<HashSet<ExecSessionId>>>,
+}
+
+/// A session that is carried here, until this is dropped.
+#[derive(Debug)]
+pub struct Carried {
+    all: Arc<Mutex<HashSet<ExecSessionId>>>,
+    id: ExecSessionId,
+}
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.remove(&self.id);
+    }
+}
 
 #[derive(Debug)]
 struct Waiting {
     node: NodeId,
+    instance: String,
     answer: oneshot::Sender<Result<ExecLink, String>>,
 }
 
 impl Execs {
+    /// Counts a session among those that are carried here.
+    pub(super) fn carry(&self, id: ExecSessionId) -> Carried {
+        let all = Arc::clone(&self.carried);
+        all.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(id);
+        Carried { all, id }
+    }
+
+    /// Whether a session is carried here.
+    pub(super) fn is_carried(&self, id: ExecSessionId) -> bool {
+        let all = self.carried.lock();
+        all.unwrap_or_else(PoisonError::into_inner).contains(&id)
+    }
+
     /// Has a node run a command, and joins its ends.
     pub(super) async fn open(
         &self,
@@ -77,7 +111,12 @@ impl Execs {
     ) -> Result<ExecLink, ExecError> {
         let id = open.session_id.clone();
         let (answer, answered) = oneshot::channel();
-        self.lock().insert(id.clone(), Waiting { node, answer });
+        let waiting = Waiting {
+            node,
+            instance: open.instance_id.clone(),
+            answer,
+        };
+        self.lock().insert(id.clone(), waiting);
         // However this ends, also by being dropped: it waits no more.
         let _forget = Forget(self, id);
         let told = v1::server_message::Message::ExecOpen(open);
@@ -100,14 +139,20 @@ impl Execs {
         }
     }
 
-    /// A node opened the stream of a session: joins it with the gateway.
-    pub(super) fn attach(
+    /// A node opened the stream of a session: joins it with the gateway. When
+    /// that goes first, `hang_up` tells the node: input that a command does not
+    /// read would keep the end of the stream from it for ever.
+    pub(super) fn attach<H>(
         &self,
         node: NodeId,
         session: &str,
         mut from: Streaming<v1::ExecFromNode>,
         to: Inlet<v1::ExecToNode>,
-    ) -> Result<(), Status> {
+        hang_up: impl FnOnce(v1::ExecOpen) -> H + Send + 'static,
+    ) -> Result<(), Status>
+    where
+        H: Future<Output = ()> + Send,
+    {
         let unknown = || {
             refusal(
                 Code::NotFound,
@@ -119,6 +164,12 @@ impl Execs {
         let (to_node, mut input) = mpsc::channel(WAITING);
         let (output, from_node) = mpsc::channel(WAITING);
         let link = ExecLink { to_node, from_node };
+        // Nothing to run: the session is over.
+        let over = v1::ExecOpen {
+            session_id: session.to_owned(),
+            instance_id: waiting.instance,
+            ..v1::ExecOpen::default()
+        };
         waiting.answer.send(Ok(link)).map_err(|_| unknown())?;
         tokio::spawn(async move {
             let inward = async {
@@ -141,9 +192,10 @@ impl Execs {
             // Who stops reading ends it, even while nothing comes.
             tokio::select! {
                 () = inward => {}
-                () = outward => {}
+                () = outward => return,
                 () = output.closed() => {}
             }
+            hang_up(over).await;
         });
         Ok(())
     }
@@ -157,7 +209,7 @@ impl Execs {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Waiting>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

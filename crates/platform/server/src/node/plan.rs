@@ -88,12 +88,15 @@ impl<'a> Index<'a> {
             env_id: env.to_string(),
             addresses: self.members(env),
         });
+        let held = runtime.nodes.get(&node).and_then(|it| it.held.as_ref());
+        let confirmed = held.is_some_and(|(_, confirmed)| *confirmed);
         let plan = v1::NodePlan {
             spec_version: VERSION.to_owned(),
             node_id: node.to_string(),
             instances: instances.collect(),
             volumes: self.volumes(node),
             env_members: members.collect(),
+            confirm_shrink: confirmed,
             ..Default::default()
         };
         Orders {

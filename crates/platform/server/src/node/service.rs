@@ -4,16 +4,17 @@
 //! long. Every other call is made by a member, whose standing is looked at
 //! anew each time. Next: `session`, `enrol`, `exec`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use fluffy_api::node::{MAX_FROM_NODE, MAX_LOG_ENTRIES, dial, refusal, v1};
-use fluffy_base::id::{LedgerId, NodeId};
+use fluffy_base::id::{ExecSessionId, LedgerId, NodeId};
 use fluffy_base::{Clock, Digest, Timestamp};
+use fluffy_image::{Registries, Shelf};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -33,12 +34,12 @@ use v1::nodes_server::{Nodes, NodesServer};
 use super::ca::{Authority, AuthorityError, Role};
 use super::desk::{Desk, DeskError, Standing};
 use super::enrol::{Strangers, enrol};
-use super::exec::{ExecError, ExecLink, Execs};
-use super::logs::Logs;
+use super::exec::{Carried, ExecError, ExecLink, Execs};
 use super::session::{Sessions, wrong};
 use super::stream::{Inlet, Outbox, outbox};
 use super::tls::{Members, Peer, acceptor};
-use super::{edge, session};
+use super::{blob, edge, registry, session};
+use crate::logs::{Logs, Printer};
 
 /// The most connections at once.
 const MAX_CONNECTIONS: usize = 1024;
@@ -93,6 +94,8 @@ pub(super) struct Shared {
     pub(super) strangers: Strangers,
     logs: Arc<Logs>,
     members: Arc<Members>,
+    pub(super) shelf: OnceLock<Arc<Shelf>>,
+    pub(super) registries: OnceLock<Arc<Registries>>,
 }
 
 impl NodeServer {
@@ -152,6 +155,8 @@ impl NodeServer {
                 execs: Execs::default(),
                 strangers: Strangers::default(),
                 logs: Arc::default(),
+                shelf: OnceLock::new(),
+                registries: OnceLock::new(),
                 members,
             }),
             names: names.into(),
@@ -237,10 +242,27 @@ impl NodeServer {
         execs.open(sessions, node, open).await
     }
 
+    /// Counts an exec session among those that are carried here; before it is
+    /// recorded that it is connected.
+    #[must_use]
+    pub fn carry(&self, session: ExecSessionId) -> Carried {
+        self.shared.execs.carry(session)
+    }
+
     /// What a machine is told of the cluster's root before it enrols.
     #[must_use]
     pub fn pin(&self) -> Digest {
         self.shared.pin
+    }
+
+    /// Gives nodes the blobs of this shelf; the first one stays.
+    pub fn serve_blobs(&self, shelf: Arc<Shelf>) {
+        let _ = self.shared.shelf.set(shelf);
+    }
+
+    /// Has nodes reach registries so; what was said first stays.
+    pub fn reach_registries(&self, registries: Arc<Registries>) {
+        let _ = self.shared.registries.set(registries);
     }
 
     /// What workloads printed lately.
@@ -401,9 +423,16 @@ fn must_have(peer: &Peer, role: Role) -> Result<(), Status> {
     }
 }
 
+/// Codes after which a node asks again, later.
+const WAITS: [&str; 2] = ["secrets_key_unavailable", "integrity_failed"];
+
 /// What the desk says, as a node hears it.
 pub(super) fn of_desk(error: DeskError) -> Status {
     match error {
+        // What may be another answer later is no refusal for good.
+        DeskError::Refused { code, why } if WAITS.contains(&code) => {
+            refusal(Code::Unavailable, code, why)
+        }
         DeskError::Refused { code, why } => refusal(Code::PermissionDenied, code, why),
         DeskError::Unavailable => {
             let words = "the server cannot do this now; try again";
@@ -434,6 +463,7 @@ impl Nodes for Connection {
     type SessionStream = Outbox<v1::ServerMessage>;
     type ExecAttachStream = Outbox<v1::ExecToNode>;
     type PushLogsStream = Outbox<v1::LogAck>;
+    type GetBlobStream = Outbox<v1::BlobPiece>;
     type EdgeConfigStream = Outbox<v1::RoutingTable>;
 
     async fn confirm(&self, request: Request<v1::ConfirmRequest>) -> Answer<v1::ConfirmResponse> {
@@ -471,9 +501,15 @@ impl Nodes for Connection {
         };
         peer.must_be(&attach.node_id)?;
         let (told, answers) = outbox();
+        let (shared, node) = (Arc::clone(&self.shared), peer.node);
+        let hang_up = async move |over| {
+            let over = v1::server_message::Message::ExecOpen(over);
+            // A node that is not there has nothing left of it.
+            let _ = shared.sessions.tell(node, over).await;
+        };
         self.shared
             .execs
-            .attach(peer.node, &attach.session_id, from, told)?;
+            .attach(node, &attach.session_id, from, told, hang_up)?;
         Ok(Response::new(answers))
     }
 
@@ -505,6 +541,27 @@ impl Nodes for Connection {
         Ok(Response::new(answers))
     }
 
+    async fn get_blob(&self, request: Request<v1::BlobRequest>) -> Answer<Self::GetBlobStream> {
+        let peer = self.current(Role::Worker)?;
+        let request = request.into_inner();
+        peer.must_be(&request.node_id)?;
+        let (told, answers) = outbox();
+        let shared = Arc::clone(&self.shared);
+        tokio::spawn(blob::send(shared, request, told));
+        Ok(Response::new(answers))
+    }
+
+    async fn get_registry_access(
+        &self,
+        request: Request<v1::RegistryAccessRequest>,
+    ) -> Answer<v1::RegistryAccess> {
+        let peer = self.current(Role::Worker)?;
+        let request = request.into_inner();
+        peer.must_be(&request.node_id)?;
+        let access = registry::access(&self.shared, peer.node, request).await?;
+        Ok(Response::new(access))
+    }
+
     async fn edge_config(
         &self,
         request: Request<Streaming<v1::EdgeMessage>>,
@@ -530,14 +587,45 @@ async fn take_logs(
         if batch.entries.len() > MAX_LOG_ENTRIES {
             return Err(wrong("a batch of logs that is too large"));
         }
-        // What is another node's instance is not this one's to speak for.
-        let mut own = batch.entries;
-        own.retain(|entry| shared.desk.runs(peer.node, &entry.instance_id));
-        shared.logs.keep(own);
+        let own = own_lines(shared, peer.node, batch.entries);
+        if let Err(error) = shared.logs.keep(peer.node, own).await {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "lines were not kept; their node sends them again");
+            let words = "the server cannot keep lines now; try again";
+            return Err(refusal(Code::Unavailable, "unavailable", words));
+        }
         told.say(v1::LogAck {
             through: batch.number,
         })
         .await?;
     }
     Ok(())
+}
+
+/// The entries of a node's own instances, and whose they are: what another
+/// node has is not this one's to speak for.
+fn own_lines(
+    shared: &Shared,
+    node: NodeId,
+    entries: Vec<v1::LogEntry>,
+) -> Vec<(Printer, v1::LogEntry)> {
+    let mut known: HashMap<String, Option<Printer>> = HashMap::new();
+    let mut own = Vec::new();
+    for entry in entries {
+        let printer = known
+            .entry(entry.instance_id.clone())
+            .or_insert_with_key(|id| {
+                let printer = shared.desk.printer(node, id);
+                // The last words of one that was collected meanwhile.
+                let source = || shared.logs.source(node, id);
+                printer.or_else(|| {
+                    source().map(|source| Printer {
+                        source,
+                        daily: u64::MAX,
+                    })
+                })
+            });
+        own.extend(printer.clone().map(|printer| (printer, entry)));
+    }
+    own
 }

@@ -159,6 +159,9 @@ impl Session {
             true => None,
             false => Some(shared.desk.open(peer.node, hello).await.map_err(of_desk)?),
         };
+        if !late {
+            forget_execs(&shared, peer.node).await?;
+        }
         let (ordered, replaced) = shared.sessions.enter(peer.node);
         let through = opened.as_ref().map_or(0, |opened| opened.reports_through);
         let (reports, heard) = mpsc::channel(WAITING);
@@ -334,6 +337,18 @@ impl Session {
         self.asked = None;
         Ok(())
     }
+}
+
+/// Ends the exec sessions of a node that nobody carries: one that is carried
+/// is so by the replica that the node is connected to, which is this one now.
+async fn forget_execs(shared: &Shared, node: NodeId) -> Result<(), Status> {
+    // In this order: what counts as connected was counted as carried before.
+    let mut lost = shared.desk.execs(node);
+    lost.retain(|id| !shared.execs.is_carried(*id));
+    if lost.is_empty() {
+        return Ok(());
+    }
+    shared.desk.lost(lost).await.map_err(of_desk)
 }
 
 async fn first_hello(said: &mut Streaming<v1::NodeMessage>) -> Result<v1::Hello, Status> {

@@ -19,7 +19,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use super::{Answer, Recall, SequencerOptions, Shared, SubmitError, Waiting, lock};
+use super::{Answer, Offer, Recall, SequencerOptions, Shared, SubmitError, Waiting, lock};
 use crate::fold::{self, Decided, Fold, FoldError, Machine, Next, Position};
 
 /// The most events in one append, unless one job has more.
@@ -106,6 +106,7 @@ impl<M: Machine> Turns<M> {
             }
         }
         self.show();
+        drop(lock(&self.shared.offered).take());
     }
 
     /// What waits, perhaps nothing; none when no job can come any more.
@@ -135,6 +136,11 @@ impl<M: Machine> Turns<M> {
     /// Takes in what others appended, if the ledger answers.
     fn look(&mut self) {
         self.looked = Instant::now();
+        let offered = lock(&self.shared.offered).take();
+        if let Some(Offer { fold, done }) = offered {
+            // Whoever offered it may have stopped waiting.
+            let _ = done.send(self.install(fold));
+        }
         if let Err(error) = self.catch_up() {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
@@ -293,6 +299,7 @@ impl<M: Machine> Turns<M> {
                 Err(halt) => SubmitError::Halted(halt),
             },
             AppendError::Store(StoreError::UnknownOutcome(_)) => SubmitError::OutcomeUnknown(error),
+            AppendError::ChainBroken { seq } => SubmitError::Broken { seq },
             AppendError::Closed => SubmitError::Closed,
             error => SubmitError::Unavailable(Arc::new(error)),
         };
@@ -329,14 +336,16 @@ impl<M: Machine> Turns<M> {
         }
     }
 
-    /// Folds a ledger that was restored, while readers see the state before.
-    fn start_again(&mut self) -> Result<(), FoldError> {
-        tracing::warn!(
-            seq = self.end.position.seq,
-            "the ledger was restored; its state is folded anew"
-        );
-        let mut fold = fold::refold(&self.ledger, &*self.recall, self.archive.as_deref())?;
-        self.open_epoch(&mut fold)?;
+    /// Takes a fold of this ledger for the state, once it has caught up.
+    fn install(&mut self, mut fold: Fold<M>) -> Result<Position, FoldError> {
+        if !fold.finish(&self.ledger)? {
+            return Err(FoldError::Interrupted);
+        }
+        Ok(self.hold(fold))
+    }
+
+    /// From now on this is the state, for readers and for decisions.
+    fn hold(&mut self, fold: Fold<M>) -> Position {
         self.tentative = None;
         self.unseen.clear();
         self.end = End::of(&fold);
@@ -345,6 +354,18 @@ impl<M: Machine> Turns<M> {
         *confirmed.unwrap_or_else(PoisonError::into_inner) = fold;
         *lock(&self.shared.halted) = None;
         self.shared.positions.send_replace(position);
+        position
+    }
+
+    /// Folds a ledger that was restored, while readers see the state before.
+    fn start_again(&mut self) -> Result<(), FoldError> {
+        tracing::warn!(
+            seq = self.end.position.seq,
+            "the ledger was restored; its state is folded anew"
+        );
+        let mut fold = fold::refold(&self.ledger, &*self.recall, self.archive.as_deref())?;
+        self.open_epoch(&mut fold)?;
+        self.hold(fold);
         Ok(())
     }
 

@@ -117,6 +117,8 @@ impl Crew {
         let token = self.write(token).await.id;
         let node = NodeId::from_bits(number);
         let enrolment = Enrolment {
+            machine: None,
+            former: None,
             node,
             token: token.parse().unwrap(),
             wireguard_public_key: format!("key{number}"),
@@ -201,6 +203,18 @@ impl Crew {
             }
             self.tend().await;
             tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Lets all nodes live, whatever they were told.
+    pub(crate) async fn beat_for_ever(&self) {
+        loop {
+            let nodes: Vec<NodeId> =
+                self.state(|state| state.runtime.plan.nodes.keys().copied().collect());
+            for node in nodes {
+                self.beat(node).await;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }
 

@@ -1,6 +1,7 @@
 //! What a server is told at its start: addresses to give away, and its keys.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fluffy_api::Operation;
@@ -10,7 +11,9 @@ use fluffy_server::doors::{Doors, Open, OpenDoorsError};
 use fluffy_server::loops::lease::Timing;
 use fluffy_server::platform::{Founder, Storage};
 use fluffy_server::server::{Options, Server};
+use fluffy_test_kit::FreshDatabase;
 use serde_json::{Value, json};
+use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
 use crate::house::PATIENCE;
@@ -232,4 +235,181 @@ async fn by_tls(open: &Open, token: &str) -> Client {
     };
     let client = Client::connect(target).await.unwrap();
     client.with_token(token.to_owned().into())
+}
+
+/// The certificate that a new connection is shown.
+async fn shown(open: &Open) -> Vec<u8> {
+    use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+    use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
+
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from(open.root.clone())).unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let stream = TcpStream::connect(open.api.unwrap()).await.unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let stream = connector.connect(name, stream).await.unwrap();
+    let chain = stream.get_ref().1.peer_certificates().unwrap();
+    chain[0].to_vec()
+}
+
+/// A certificate that lasts months does not end a server that runs for years.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_servers_certificate_is_renewed_while_it_serves() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = start(folder.path()).await;
+    let open = server
+        .open(Doors {
+            renewal: Some(Duration::from_millis(200)),
+            ..doors(folder.path())
+        })
+        .await
+        .unwrap();
+    let client = owner(folder.path()).await;
+    let remote = by_tls(&open, &api_token(&client).await).await;
+    let first = shown(&open).await;
+    let limit = Instant::now() + PATIENCE;
+    while shown(&open).await == first {
+        assert!(Instant::now() < limit, "it is still the first one");
+        sleep(Duration::from_millis(50)).await;
+    }
+    // Whoever was connected before still is.
+    env(&client).await;
+    let secrets = json!({"values": {"KEY": "value"}});
+    let _: Value = client
+        .send(Operation::ReplaceSecrets, &ENV, &secrets)
+        .await
+        .unwrap();
+    let secrets: Value = remote.get(Operation::GetSecrets, &ENV).await.unwrap();
+    assert_eq!(secrets["keys"], json!(["KEY"]), "{secrets}");
+    server.stop().await;
+}
+
+/// After a rewrap nothing of the platform needs the old master key.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rewrap_leaves_nothing_to_the_key_of_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = start(folder.path()).await;
+    let first = server.open(doors(folder.path())).await.unwrap();
+    let client = owner(folder.path()).await;
+    env(&client).await;
+    let secrets = json!({"values": {"KEY": "value"}});
+    let _: Value = client
+        .send(Operation::ReplaceSecrets, &ENV, &secrets)
+        .await
+        .unwrap();
+    let keys = async || -> Value { client.get(Operation::GetKeys, &[]).await.unwrap() };
+    let old = keys().await["current_key_id"].as_str().unwrap().to_owned();
+    for operation in [Operation::RotateKeys, Operation::RewrapKeys] {
+        client.call(Ask::new(operation, &[])).await.unwrap();
+    }
+    let now = keys().await;
+    assert_ne!(now["current_key_id"], old.as_str());
+    let left = now["keys"].as_array().unwrap().iter();
+    let left = left.filter(|key| key["id"] == old.as_str());
+    assert!(left.into_iter().all(|key| key["versions"] == 0), "{now}");
+    server.stop().await;
+
+    std::fs::remove_file(folder.path().join(format!("keys/{old}.key"))).unwrap();
+    let mut server = start(folder.path()).await;
+    let open = server.open(doors(folder.path())).await.unwrap();
+    assert!(open.sealed.is_none(), "{:?}", open.sealed);
+    assert_eq!((open.root, open.pin), (first.root, first.pin));
+    server.stop().await;
+}
+
+/// A server of a database, with a folder of its own for keys.
+async fn beside(database: &FreshDatabase, folder: &Path) -> Server {
+    let options = Options {
+        storage: Storage::database(database.url().parse().unwrap()),
+        ledger: LedgerOptions::default(),
+        founder: Founder::Local,
+        timing: Timing::default(),
+    };
+    let mut server = Server::start(options).await.unwrap();
+    let open = server.open(doors(folder)).await.unwrap();
+    assert!(open.sealed.is_none(), "{:?}", open.sealed);
+    server
+}
+
+/// A key that one server makes is used by the others once they have its file;
+/// until then they open what they can and rewrap nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_master_key_reaches_every_server() {
+    let database = FreshDatabase::create().unwrap();
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let one = beside(&database, a.path()).await;
+    let (from, to) = (a.path().join("keys"), b.path().join("keys"));
+    let copy = |name: &str| {
+        std::fs::copy(from.join(name), to.join(name)).unwrap();
+    };
+    std::fs::create_dir(&to).unwrap();
+    for file in std::fs::read_dir(&from).unwrap() {
+        copy(file.unwrap().file_name().to_str().unwrap());
+    }
+    let other = beside(&database, b.path()).await;
+    let (at_a, at_b) = (owner(a.path()).await, owner(b.path()).await);
+    env(&at_a).await;
+    let set = async |client: &Client, value: &str| {
+        let values = json!({"set": {value: value}, "unset": []});
+        let answer: Result<Value, CallError> =
+            client.send(Operation::UpdateSecrets, &ENV, &values).await;
+        answer
+    };
+    set(&at_a, "FIRST").await.unwrap();
+    let rotated = at_a
+        .call(Ask::new(Operation::RotateKeys, &[]))
+        .await
+        .unwrap();
+    let new = rotated.value["current_key_id"].as_str().unwrap().to_owned();
+    set(&at_a, "SECOND").await.unwrap();
+
+    // B has no such file: it can't go on from what A sealed, nor rewrap.
+    let limit = Instant::now() + PATIENCE;
+    let head = one.platform().ledger().head().unwrap().seq;
+    while other.platform().sequencer().applied().seq < head {
+        assert!(Instant::now() < limit, "B does not follow");
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(code(set(&at_b, "THIRD").await), "secrets_key_unavailable");
+    let rewrap = async || {
+        at_b.call(Ask::new(Operation::RewrapKeys, &[]))
+            .await
+            .unwrap()
+            .value
+    };
+    let refused = rewrap().await;
+    assert_eq!(
+        refused["error"]["code"], "secrets_key_unavailable",
+        "{refused}"
+    );
+    let words = refused["error"]["message"].as_str().unwrap();
+    assert!(
+        words.contains(&format!("copy the file `{new}.key`")),
+        "{words}"
+    );
+
+    // With the file it can, without a new start, and seals with it too.
+    copy(&format!("{new}.key"));
+    set(&at_b, "THIRD").await.unwrap();
+    let rewrapped = rewrap().await;
+    assert_eq!(rewrapped["status"], "succeeded", "{rewrapped}");
+    assert_eq!(rewrapped["result"]["master_key_id"], new.as_str());
+    set(&at_b, "FOURTH").await.unwrap();
+    let keys: Value = at_b.get(Operation::GetKeys, &[]).await.unwrap();
+    for key in keys["keys"].as_array().unwrap() {
+        let versions = if key["id"] == new.as_str() { 4 } else { 0 };
+        assert_eq!(key["versions"], versions, "{keys}");
+    }
+    let limit = Instant::now() + PATIENCE;
+    while std::fs::read_to_string(to.join("active")).unwrap() != new {
+        assert!(Instant::now() < limit, "B still seals with the old key");
+        sleep(Duration::from_millis(10)).await;
+    }
+    one.stop().await;
+    other.stop().await;
 }

@@ -36,6 +36,8 @@ use crate::nameserver::NameServer;
 pub(crate) struct House {
     pub(crate) server: Server,
     pub(crate) crew: Crew,
+    /// What answers, for what is asked of it directly.
+    pub(crate) service: HttpService<Control>,
     pub(crate) folder: TempDir,
     /// Where its server looks hostnames up.
     pub(crate) names: NameServer,
@@ -87,7 +89,7 @@ impl House {
         let socket = UnixListener::bind(folder.path().join("api.sock")).unwrap();
         let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let private = PrivateKeyDer::Pkcs8(key.signing_key.serialize_der().into());
-        let acceptor = http::tls(vec![key.cert.der().clone()], private).unwrap();
+        let acceptor = http::Tls::new(vec![key.cert.der().clone()], private).unwrap();
         let public = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("https://localhost:{}", public.local_addr().unwrap().port());
         for listener in [Listener::Local(socket), Listener::Public(public, acceptor)] {
@@ -96,6 +98,7 @@ impl House {
         }
         Self {
             crew: Crew { platform },
+            service,
             names,
             server,
             folder,

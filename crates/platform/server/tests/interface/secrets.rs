@@ -1,12 +1,14 @@
 //! Secrets: what two change at once, and where their values must not be.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use fluffy_api::Operation;
 use fluffy_api::client::{Ask, CallError};
+use fluffy_server::aside::Kind;
 use serde_json::{Value, json};
 
-use crate::house::House;
+use crate::house::{House, PATIENCE};
 use crate::strangers::login;
 
 const PLACE: [&str; 3] = ["local", "shop", "dev"];
@@ -132,4 +134,105 @@ pub(crate) fn holding(folder: &Path, bytes: &[u8]) -> Vec<std::path::PathBuf> {
         }
     }
     found
+}
+
+/// What is sealed beside the ledger, whoever refers to it.
+async fn sealed(house: &House) -> usize {
+    let aside = house.crew.platform.aside();
+    let entries = aside.list(Kind::new("secret"), "", 200).await.unwrap();
+    entries.len()
+}
+
+/// Waits until so many sealed versions are left.
+async fn until_sealed(house: &House, count: usize) {
+    let limit = Instant::now() + PATIENCE;
+    while sealed(house).await != count {
+        let now = sealed(house).await;
+        assert!(Instant::now() < limit, "{now} are left, not {count}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// A version that is destroyed, or deleted with its bundle or its env, loses
+/// what was sealed; one that was only just made for a refused write does not,
+/// because it may be of a command that waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_destroyed_loses_its_ciphertext() {
+    let house = house().await;
+    let owner = house.owner().await;
+    let limit = Instant::now() + PATIENCE;
+    let leads = || {
+        let states = house.crew.platform.sequencer();
+        states.read(|state| state.leases.contains_key("retention"))
+    };
+    while !leads() {
+        assert!(Instant::now() < limit, "nobody leads");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let set = async |number: usize| {
+        let values = json!({"values": {"NUMBER": number.to_string()}});
+        let _: Value = owner
+            .send(Operation::ReplaceSecrets, &PLACE, &values)
+            .await
+            .unwrap();
+    };
+    for number in 0..10 {
+        set(number).await;
+    }
+    assert_eq!(sealed(&house).await, 10);
+    for number in 10..13 {
+        set(number).await;
+    }
+    until_sealed(&house, 10).await;
+    // The current values again: nothing refers to what was sealed for it.
+    set(12).await;
+    assert_eq!(sealed(&house).await, 11);
+    let gone = Ask::new(Operation::DeleteSecrets, &PLACE);
+    owner.call(gone).await.unwrap();
+    until_sealed(&house, 1).await;
+    set(20).await;
+    assert_eq!(sealed(&house).await, 2);
+    let gone = Ask::new(Operation::DeleteEnv, &PLACE);
+    owner.call(gone).await.unwrap();
+    until_sealed(&house, 1).await;
+}
+
+/// The files with master keys.
+fn key_files(house: &House) -> usize {
+    let files = std::fs::read_dir(house.folder.path().join("keys")).unwrap();
+    let names = files.map(|file| file.unwrap().path());
+    names
+        .filter(|path| path.extension().is_some_and(|it| it == "key"))
+        .count()
+}
+
+/// A rotation that is asked for again is the same one, also where it is
+/// another request under its key, and nothing unrecorded seals.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rotation_that_is_repeated_rotates_once() {
+    let house = house().await;
+    let owner = house.owner().await;
+    assert_eq!(key_files(&house), 1);
+    let rotate = || Ask::new(Operation::RotateKeys, &[]).key("the-first-rotation".to_owned());
+    for _ in 0..3 {
+        owner.call(rotate()).await.unwrap();
+    }
+    let keys: Value = owner.get(Operation::GetKeys, &[]).await.unwrap();
+    // The house does not introduce its first key, as a door does.
+    assert_eq!(keys["keys"].as_array().unwrap().len(), 1, "{keys}");
+    assert_eq!(key_files(&house), 2);
+    let active = std::fs::read_to_string(house.folder.path().join("keys/active")).unwrap();
+    assert_eq!(keys["current_key_id"], active.as_str());
+    let values = json!({"values": {"KEY": "value"}});
+    let _: Value = owner
+        .send(Operation::ReplaceSecrets, &PLACE, &values)
+        .await
+        .unwrap();
+    let keys: Value = owner.get(Operation::GetKeys, &[]).await.unwrap();
+    assert_eq!(keys["keys"][0]["versions"], 1, "{keys}");
+    // Whoever may not rotate makes no key either.
+    let viewer = house.bearer(&login(&house, &owner, "viewer").await).await;
+    let refused = viewer.call(Ask::new(Operation::RotateKeys, &[])).await;
+    assert!(matches!(refused, Err(CallError::Refused(_))), "{refused:?}");
+    assert_eq!(key_files(&house), 2);
 }

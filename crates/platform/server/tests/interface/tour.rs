@@ -383,6 +383,7 @@ async fn operators(guide: &Guide<'_>) {
         .await;
     guide.call(O::GetPlatformOperation, &[id(&drain)]).await;
     guide.call(O::UncordonNode, &[&first]).await;
+    guide.call(O::ConfirmNodePlan, &[&first]).await;
     guide.call(O::DisableNode, &[&first]).await;
     guide
         .send(O::RevokeNode, &[&second], json!({ "reason": "stolen" }))
@@ -402,7 +403,7 @@ async fn operators(guide: &Guide<'_>) {
         rebuilt["result"]["digests"]["instances"].is_string(),
         "{rebuilt}"
     );
-    let verified = guide.send(O::VerifyLedger, &[], json!({})).await;
+    let verified = guide.call(O::VerifyLedger, &[]).await;
     assert_eq!(verified["status"], "succeeded", "{verified}");
     assert!(
         verified["result"]["events"].as_u64() > Some(100),
@@ -410,7 +411,7 @@ async fn operators(guide: &Guide<'_>) {
     );
     let again = guide.call(O::GetPlatformOperation, &[id(&verified)]).await;
     assert_eq!(again["result"], verified["result"], "{again}");
-    let archived = guide.send(O::ArchiveLedger, &[], json!({})).await;
+    let archived = guide.call(O::ArchiveLedger, &[]).await;
     // Files have a place for an archive; a database that is shared has none.
     let refused = archived["error"]["code"] == "not_supported";
     assert!(
@@ -419,7 +420,7 @@ async fn operators(guide: &Guide<'_>) {
     );
     guide.call(O::GetKeys, &[]).await;
     guide.call(O::RotateKeys, &[]).await;
-    let rewrapped = guide.send(O::RewrapKeys, &[], json!({})).await;
+    let rewrapped = guide.call(O::RewrapKeys, &[]).await;
     assert_eq!(rewrapped["status"], "succeeded", "{rewrapped}");
     assert!(rewrapped["result"]["rewrapped"].is_u64(), "{rewrapped}");
     guide

@@ -81,7 +81,7 @@ pub(crate) async fn run(seed: u64, events: u64, home: &Path) -> Found {
 
     let reader = Reader::start(&platform);
     let started = Instant::now();
-    let rebuilt = platform.rebuild().await.unwrap();
+    let rebuilt = platform.rebuild(false).await.unwrap();
     let rebuilding = started.elapsed();
     let reads = reader.stop().await;
     assert_eq!((rebuilt.seq, rebuilt.differ), (last, Vec::new()));
@@ -172,8 +172,7 @@ fn archived(
         keep: CENTURY,
         budget: ByteSize(1 << 40),
         segment_events: 100_000,
-        hold_from: None,
-        key: None,
+        ..Retention::agent(archive)
     };
     ledger.enforce(&retention).unwrap();
     assert!(ledger.first_hot().unwrap() > last, "something was left");

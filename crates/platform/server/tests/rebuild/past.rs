@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use fluffy_base::{Digest, Timestamp};
-use fluffy_control::State;
+use fluffy_control::{Body, State};
 use fluffy_ledger::{Actor, Aggregate, Domain, Draft, Event, Scope};
 use serde_json::Value;
 
@@ -66,7 +66,9 @@ impl Past {
             let named = parts.any(|one| one == part);
             named.then(|| format!("{part}_01J00000000000000000000001"))
         };
-        let aggregate = Aggregate::new("any", text("aggregate"));
+        // Whose it is decides who folds it.
+        let kind = Body::kind_of(&text("type")).unwrap();
+        let aggregate = Aggregate::new(kind, text("aggregate"));
         let version = example["version"].as_u64().unwrap();
         let actor = Actor::system("example");
         Draft::new(Domain::Platform, aggregate, text("type"), actor)

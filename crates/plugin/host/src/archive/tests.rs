@@ -78,7 +78,7 @@ fn tar(pieces: &[Piece]) -> Vec<u8> {
 }
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
-    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::best());
     gzip.write_all(bytes).unwrap();
     gzip.finish().unwrap()
 }
@@ -87,7 +87,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 fn zip(pieces: &[Piece]) -> Vec<u8> {
     let (mut all, mut directory) = (Vec::new(), Vec::new());
     for piece in pieces {
-        let mut deflated = DeflateEncoder::new(Vec::new(), Compression::fast());
+        let mut deflated = DeflateEncoder::new(Vec::new(), Compression::best());
         deflated.write_all(&piece.content).unwrap();
         let packed = deflated.finish().unwrap();
         let mut sum = flate2::Crc::new();

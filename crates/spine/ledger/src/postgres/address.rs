@@ -1,13 +1,15 @@
 //! Where the PostgreSQL server is, and what is settled before connecting.
 //!
 //! Never takes an address that promises more than is kept: there is no TLS
-//! yet, so an address that asks for it is refused instead of weakened.
+//! yet, so an address that asks for it is refused instead of weakened, and one
+//! on another machine has to say that it does without.
 
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
 use tokio_postgres::Config;
-use tokio_postgres::config::{SslMode, TargetSessionAttrs};
+use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 
 /// The longest address that is read.
 const MAX_ADDRESS: usize = 4096;
@@ -37,6 +39,13 @@ pub enum AddressError {
          use a Unix socket or a private network with `sslmode=disable`"
     )]
     Tls,
+    /// It is on another machine, and does not say that it is fine with that.
+    #[error(
+        "PostgreSQL is on another machine, and the ledger does not speak TLS yet: whoever is in \
+         between could read and change everything; use a Unix socket, a tunnel to this machine, \
+         or a private network with `sslmode=disable`"
+    )]
+    Plain,
     /// It asks for a server that refuses writes.
     #[error("the address of PostgreSQL asks for a read-only server")]
     ReadOnly,
@@ -54,6 +63,9 @@ impl FromStr for PostgresAddress {
         let mut config: Config = text.parse().map_err(AddressError::Syntax)?;
         if config.get_ssl_mode() == SslMode::Require {
             return Err(AddressError::Tls);
+        }
+        if config.get_ssl_mode() != SslMode::Disable && !is_local(&config) {
+            return Err(AddressError::Plain);
         }
         if config.get_target_session_attrs() == TargetSessionAttrs::ReadOnly {
             return Err(AddressError::ReadOnly);
@@ -73,6 +85,23 @@ impl FromStr for PostgresAddress {
             config,
             partition_events: PARTITION_EVENTS,
         })
+    }
+}
+
+/// Whether nothing of it leaves this machine.
+fn is_local(config: &Config) -> bool {
+    let addresses = config.get_hostaddrs();
+    let of_host = |host: &Host| match host {
+        Host::Unix(_) => true,
+        Host::Tcp(name) => {
+            let address = name.parse::<IpAddr>();
+            name == "localhost" || address.is_ok_and(|address| address.is_loopback())
+        }
+    };
+    // Where there are addresses, names are not looked up.
+    match addresses.is_empty() {
+        true => config.get_hosts().iter().all(of_host),
+        false => addresses.iter().all(IpAddr::is_loopback),
     }
 }
 
@@ -109,7 +138,9 @@ mod tests {
     fn sockets_and_hosts_are_understood() {
         for text in [
             "postgresql://fluffy@/ledger?host=/run/postgresql",
-            "postgresql://fluffy:secret@db1,db2:5433/ledger?sslmode=prefer",
+            "postgresql://fluffy:secret@db1,db2:5433/ledger?sslmode=disable",
+            "postgresql://fluffy:secret@localhost,127.0.0.2,[::1]:5433/ledger?sslmode=prefer",
+            "postgresql://fluffy@db1/ledger?hostaddr=127.0.0.1",
             "host=/run/postgresql dbname=ledger user=fluffy",
         ] {
             let address: PostgresAddress = text.parse().unwrap();
@@ -127,12 +158,23 @@ mod tests {
             parse("postgresql://h/d?sslmode=require"),
             AddressError::Tls
         ));
+        // Nobody's password goes over a network that was not agreed to.
+        for remote in [
+            "postgresql://u:p@db1/ledger",
+            "postgresql://u:p@db1/ledger?sslmode=prefer",
+            "postgresql://u:p@localhost,db2/ledger",
+            "postgresql://u:p@192.0.2.7/ledger",
+            "postgresql://u:p@localhost/ledger?hostaddr=192.0.2.7",
+            "host=db1 dbname=ledger",
+        ] {
+            assert!(matches!(parse(remote), AddressError::Plain), "{remote}");
+        }
         assert!(matches!(
             parse("postgresql://h/d?sslmode=verify-full"),
             AddressError::Syntax(_)
         ));
         assert!(matches!(
-            parse("postgresql://h/d?target_session_attrs=read-only"),
+            parse("postgresql://h/d?sslmode=disable&target_session_attrs=read-only"),
             AddressError::ReadOnly
         ));
         assert!(matches!(parse("nonsense"), AddressError::Syntax(_)));
@@ -141,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_password_is_never_shown() {
-        let address: PostgresAddress = "postgresql://u:hunter2@h/d".parse().unwrap();
+        let address: PostgresAddress = "postgresql://u:hunter2@localhost/d".parse().unwrap();
         assert!(!format!("{address:?}").contains("hunter2"));
         let error = "postgresql://u:hunter2@h/d?x=1"
             .parse::<PostgresAddress>()

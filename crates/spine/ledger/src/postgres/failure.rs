@@ -19,6 +19,9 @@ pub(super) enum Failure {
     /// No answer came within the time that any answer may take.
     #[error("PostgreSQL did not answer in time")]
     Late,
+    /// Too many others are being answered.
+    #[error("all connections to PostgreSQL were in use for too long")]
+    Crowded,
     /// The thread that drives the connections could not be started.
     #[error("the connections to PostgreSQL can't be driven")]
     Driver(#[source] io::Error),
@@ -63,7 +66,7 @@ impl Failure {
     /// Whether the same request may succeed on another connection.
     pub(super) fn is_passing(&self) -> bool {
         match self {
-            Self::Late | Self::Driver(_) => true,
+            Self::Late | Self::Crowded | Self::Driver(_) => true,
             Self::Request(error) => match error.as_db_error() {
                 Some(error) => {
                     is_class(error, "57P")

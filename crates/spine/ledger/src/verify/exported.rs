@@ -19,7 +19,7 @@ use crate::row::RowRef;
 pub(super) fn verify_export(
     path: &Path,
     options: &VerifyOptions,
-    wanted: Option<Wanted>,
+    wanted: &[Wanted],
 ) -> Result<Verification, VerifyError> {
     let mut reader = ExportReader::open(path).map_err(|error| match error {
         ReadExportError::Io { path, source } => VerifyError::Io { path, source },
@@ -32,9 +32,7 @@ pub(super) fn verify_export(
     let mut witness = Witness::new(&options.against, &origin, options.key.as_ref())?;
     let unreadable = !add_carried_note(&mut witness, path, &origin, options);
     let (mut walk, start) = begin(&genesis, start, witness, options);
-    if let Some(wanted) = wanted {
-        walk.expect_source(&wanted, genesis.ledger_id);
-    }
+    walk.expect_sources(wanted, genesis.ledger_id);
     read_through(&mut reader, &mut walk, u64::MAX);
     if walk.finding.is_none() {
         check_end(&reader, &mut walk, start);

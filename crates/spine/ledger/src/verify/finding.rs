@@ -90,7 +90,7 @@ impl fmt::Display for FindingKind {
 }
 
 impl Finding {
-    pub(super) fn new(seq: u64, kind: FindingKind, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(seq: u64, kind: FindingKind, detail: impl Into<String>) -> Self {
         Self {
             seq,
             kind,

@@ -32,33 +32,15 @@ pub(super) struct Wanted {
 
 #[derive(Deserialize)]
 struct WithSource {
-    source: Fields,
-}
-
-#[derive(Deserialize)]
-struct Fields {
-    checkpoint: String,
-    hash: Digest,
-    ledger_id: LedgerId,
-    seq: u64,
+    source: Source,
 }
 
 impl Source {
     /// The source that a payload names, if it names one.
     #[must_use]
     pub fn in_payload(payload: &str) -> Option<Self> {
-        let Fields {
-            checkpoint,
-            hash,
-            ledger_id,
-            seq,
-        } = serde_json::from_str::<WithSource>(payload).ok()?.source;
-        Some(Self {
-            ledger_id,
-            seq,
-            hash,
-            checkpoint,
-        })
+        let read: WithSource = serde_json::from_str(payload).ok()?;
+        Some(read.source)
     }
 
     /// Verifies the other ledger, in a directory, a database or an export,
@@ -71,7 +53,21 @@ impl Source {
         path: &Path,
         options: &VerifyOptions,
     ) -> Result<Verification, VerifyError> {
-        verify_path_for(path, &self.with_checkpoint(options), Some(self.wanted()))
+        Self::follow_all([self], path, options)
+    }
+
+    /// As [`Source::follow`], for all of one ledger in one pass. An event that
+    /// was archived away and is not given in the options is not looked at.
+    ///
+    /// # Errors
+    /// As [`super::verify_path`].
+    pub fn follow_all<'a>(
+        sources: impl IntoIterator<Item = &'a Self>,
+        path: &Path,
+        options: &VerifyOptions,
+    ) -> Result<Verification, VerifyError> {
+        let (options, wanted) = asked(sources, options);
+        verify_path_for(path, &options, &wanted)
     }
 
     /// As [`Source::follow`], in a ledger that is open.
@@ -83,7 +79,8 @@ impl Source {
         ledger: &Ledger,
         options: &VerifyOptions,
     ) -> Result<Verification, VerifyError> {
-        ledger.verify_for(&self.with_checkpoint(options), Some(self.wanted()))
+        let (options, wanted) = asked([self], options);
+        ledger.verify_for(&options, &wanted)
     }
 
     fn wanted(&self) -> Wanted {
@@ -93,14 +90,23 @@ impl Source {
             hash: self.hash,
         }
     }
+}
 
-    /// All of it, as the event may be older than any checkpoint given.
-    fn with_checkpoint(&self, options: &VerifyOptions) -> VerifyOptions {
-        let mut options = options.clone();
-        options.extent = super::Extent::Full;
-        if !self.checkpoint.is_empty() {
-            options.against.push(self.checkpoint.clone());
+/// All of the ledger, as an event may be older than any checkpoint given.
+fn asked<'a>(
+    sources: impl IntoIterator<Item = &'a Source>,
+    options: &VerifyOptions,
+) -> (VerifyOptions, Vec<Wanted>) {
+    let mut options = options.clone();
+    options.extent = super::Extent::Full;
+    let mut wanted = Vec::new();
+    for source in sources {
+        wanted.push(source.wanted());
+        let checkpoint = &source.checkpoint;
+        if !checkpoint.is_empty() && !options.against.contains(checkpoint) {
+            options.against.push(checkpoint.clone());
         }
-        options
     }
+    wanted.sort_by_key(|wanted| wanted.seq);
+    (options, wanted)
 }

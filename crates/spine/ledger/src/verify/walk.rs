@@ -3,7 +3,7 @@
 //! Every hash is computed again from the columns readers use. No allocation
 //! per event, no JSON parser: this loop sets the speed of verification.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 
 use fluffy_base::Digest;
@@ -41,8 +41,8 @@ pub(super) struct Walk {
     pub(super) finding: Option<Finding>,
     /// The head row as it was read before the pass.
     stored: Option<Head>,
-    /// The event that another ledger refers to.
-    wanted: Option<(u64, Digest)>,
+    /// The events that another ledger refers to, and that were not met yet.
+    wanted: VecDeque<(u64, Digest)>,
     canonical: String,
     key: String,
 }
@@ -73,7 +73,7 @@ impl Walk {
             sources_left_out: 0,
             finding: None,
             stored: None,
-            wanted: None,
+            wanted: VecDeque::new(),
             canonical: String::new(),
             key: String::new(),
         }
@@ -90,16 +90,19 @@ impl Walk {
         self.meet_head();
     }
 
-    /// The ledger must be the one, and have the event, that another names.
-    pub(super) fn expect_source(&mut self, wanted: &Wanted, ledger_id: LedgerId) {
-        if wanted.ledger_id != ledger_id {
+    /// The ledger must be the one, and have the events, that another names;
+    /// these come in order.
+    pub(super) fn expect_sources(&mut self, wanted: &[Wanted], ledger_id: LedgerId) {
+        if let Some(wanted) = wanted.iter().find(|wanted| wanted.ledger_id != ledger_id) {
             let detail = format!(
                 "another ledger refers to `{}`, this is `{ledger_id}`",
                 wanted.ledger_id
             );
             self.report(Finding::new(1, FindingKind::OtherLedger, detail));
         }
-        self.wanted = Some((wanted.seq, wanted.hash));
+        // What is before the first event to walk cannot be looked at.
+        let seen = wanted.iter().filter(|wanted| wanted.seq > self.head.seq);
+        self.wanted = seen.map(|wanted| (wanted.seq, wanted.hash)).collect();
     }
 
     /// Takes the next row; breaks at the first that is wrong.
@@ -131,7 +134,7 @@ impl Walk {
             );
             self.finding = Some(Finding::new(last + 1, FindingKind::Truncated, detail));
         }
-        if let Some((seq, _)) = self.wanted.take_if(|(seq, _)| *seq > last) {
+        if let Some((seq, _)) = self.wanted.front() {
             let detail = format!("another ledger refers to event {seq}, but there are {last}");
             self.report(Finding::new(last + 1, FindingKind::Truncated, detail));
         }
@@ -164,12 +167,11 @@ impl Walk {
         }
         check_names(row)?;
         self.check_version(row)?;
-        if let Some((seq, hash)) = &self.wanted
-            && *seq == row.seq
-            && *hash != row.hash
-        {
-            let detail = format!("another ledger refers to it with hash {hash}");
-            return Err(Finding::new(row.seq, FindingKind::SourceDiffers, detail));
+        while let Some((_, hash)) = self.wanted.pop_front_if(|(seq, _)| *seq == row.seq) {
+            if hash != row.hash {
+                let detail = format!("another ledger refers to it with hash {hash}");
+                return Err(Finding::new(row.seq, FindingKind::SourceDiffers, detail));
+            }
         }
         if row.payload.contains(SOURCE) {
             self.note_source(row);

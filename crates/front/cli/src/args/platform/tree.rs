@@ -111,6 +111,11 @@ const EXTRA: &[Extra] = &[
         deploy,
     ),
     (
+        "deploys create",
+        "Make a release and roll it out; the same as `deploy`",
+        deploy,
+    ),
+    (
         "describe",
         "Show one thing of any kind, with all that is known",
         describe,
@@ -133,6 +138,11 @@ const EXTRA: &[Extra] = &[
         "secrets import",
         "Replace all secrets by those in a file",
         import,
+    ),
+    (
+        "secrets render",
+        "Show the file that instances get, with every value redacted",
+        |command| command,
     ),
     (
         "secrets set",
@@ -294,9 +304,12 @@ fn arguments(command: Command, spec: &'static Spec, alone: bool) -> Command {
             "project" => "in-project".to_owned(),
             name => name.replace('_', "-"),
         };
-        let arg = Arg::new(format!("query.{}", param.name))
+        let mut arg = Arg::new(format!("query.{}", param.name))
             .long(name)
             .help(first_sentence(param.meaning));
+        if param.name == "process" {
+            arg = arg.add(ArgValueCompleter::new(complete::processes));
+        }
         command = command.arg(match param.kind {
             ParamKind::Flag => arg.action(ArgAction::SetTrue),
             ParamKind::Word(words) => arg.value_parser(PossibleValuesParser::new(words)),
@@ -328,6 +341,9 @@ fn argument(field: &Field, positional: &mut bool, alone: bool) -> Arg {
     };
     let upper = field.flag().replace('-', "_").to_ascii_uppercase();
     arg = arg.value_name(upper);
+    if let Some(completer) = known(field) {
+        arg = arg.add(completer);
+    }
     if !takes_place {
         arg = arg.long(field.flag());
     }
@@ -362,6 +378,26 @@ fn argument(field: &Field, positional: &mut bool, alone: bool) -> Arg {
 /// Completes what a path names by what there is.
 fn live(path: &'static str, param: &'static str) -> ArgValueCompleter {
     ArgValueCompleter::new(move |current: &OsStr| complete::names(path, param, current))
+}
+
+/// Completes what a field names, where there is a list of that.
+fn known(field: &Field) -> Option<ArgValueCompleter> {
+    Some(match field.name.as_str() {
+        "to_release" => releases(),
+        "process_types" | "process" | "backend_process" => {
+            ArgValueCompleter::new(complete::processes)
+        }
+        "processes" => ArgValueCompleter::new(complete::scales),
+        _ => return None,
+    })
+}
+
+fn releases() -> ArgValueCompleter {
+    listed(Operation::ListReleases)
+}
+
+fn listed(list: Operation) -> ArgValueCompleter {
+    ArgValueCompleter::new(move |current: &OsStr| complete::listed(list, current))
 }
 
 /// The id of a field's argument.
@@ -419,6 +455,9 @@ pub(crate) fn waits(spec: &Spec) -> Waits {
     match spec.id {
         "createDeploy" | "createRollback" | "drainNode" => Waits::ByDefault,
         "createSnapshot" | "restoreSnapshot" | "resumeDeploy" | "deleteEnv" => Waits::OnDemand,
+        // These have no record of their own to wait for; their state tells.
+        "setScale" | "restartInstance" | "updateSecrets" | "replaceSecrets" | "createRoute"
+        | "deleteRoute" | "createVolume" | "disableNode" | "uncordonNode" => Waits::OnDemand,
         _ if spec.success == 202 => Waits::OnDemand,
         _ => Waits::Never,
     }
@@ -429,7 +468,11 @@ fn target() -> [Arg; 6] {
     let named = |name: &'static str, help: &'static str| {
         let value = name.to_ascii_uppercase();
         let arg = Arg::new(name).long(name).value_name(value).help(help);
-        let arg = arg.add(live(Operation::GetEnv.spec().path, name));
+        let arg = match name {
+            "server" => arg,
+            "context" => arg.add(ArgValueCompleter::new(complete::contexts)),
+            _ => arg.add(live(Operation::GetEnv.spec().path, name)),
+        };
         arg.global(true).help_heading("Target")
     };
     [
@@ -464,12 +507,14 @@ fn decide(command: Command) -> Command {
         .value_name("APPROVAL")
         .required(true);
     let note = Arg::new("note").long("note").value_name("TEXT").help("Why");
-    command.arg(id.help("Its id")).arg(note)
+    let id = id.help("Its id").add(listed(Operation::ListApprovals));
+    command.arg(id).arg(note)
 }
 
 fn deploy(command: Command) -> Command {
     let release = Arg::new("release").long("release").value_name("RELEASE");
     let release = release.help("Deploy this release instead of making one");
+    let release = release.add(releases());
     roll_out(command).arg(release.conflicts_with_all(["image", "manifest"]))
 }
 
@@ -478,9 +523,9 @@ fn launch(command: Command) -> Command {
     let port = Arg::new("port").long("port").value_name("PORT");
     let memory = Arg::new("memory").long("memory").value_name("SIZE");
     roll_out(command)
-        .arg(name.help("The name of a new app; without it, that of this folder"))
+        .arg(name.help("The name of a new app; without it, what files here say, or this folder"))
         .arg(
-            port.help("The port that a new app listens at; without it, none")
+            port.help("The port that a new app listens at; without it, what a Dockerfile exposes")
                 .value_parser(value_parser!(u16).range(1..)),
         )
         .arg(
@@ -504,10 +549,10 @@ fn roll_out(command: Command) -> Command {
         .arg(image.help("The image; without it, the manifest's"))
         .arg(manifest.help("The manifest; without it, the nearest `fluffy.toml`"));
     let spec = Operation::CreateDeploy.spec();
-    for field in fields(spec)
-        .iter()
-        .filter(|field| field.name != "release_id")
-    {
+    // What it rests on is found, not typed.
+    let typed =
+        |field: &&Field| field.name != "release_id" && field.within.as_deref() != Some("source");
+    for field in fields(spec).iter().filter(typed) {
         command = command.arg(argument(field, &mut false, true));
     }
     control(command, spec)
@@ -521,9 +566,10 @@ fn describe(command: Command) -> Command {
     let kind = Arg::new("kind").value_name("KIND").required(true);
     let kind = kind.value_parser(PossibleValuesParser::new(kinds.collect::<Vec<_>>()));
     let id = Arg::new("id").value_name("ID").required(true);
-    command
-        .arg(kind.help("What kind"))
-        .arg(id.help("Its id or name"))
+    command.arg(kind.help("What kind")).arg(
+        id.help("Its id or name")
+            .add(ArgValueCompleter::new(complete::described)),
+    )
 }
 
 fn tail(command: Command) -> Command {
@@ -595,18 +641,23 @@ fn exec(command: Command) -> Command {
 
 fn import(command: Command) -> Command {
     let file = Arg::new("file").value_name("FILE").required(true);
-    command.arg(file.help("A file that starts with `# FLUFFY_SECRETS_V1`; `-` is standard input"))
+    let file = file.help("A file that starts with `# FLUFFY_SECRETS_V1`; `-` is standard input");
+    control(command.arg(file), Operation::ReplaceSecrets.spec())
 }
 
 fn keys(command: Command) -> Command {
     let keys = Arg::new("keys").value_name("KEY").required(true);
-    command.arg(keys.num_args(1..).help("Its name"))
+    let command = command.arg(keys.num_args(1..).help("Its name"));
+    control(command, Operation::UpdateSecrets.spec())
 }
 
 fn wait(command: Command) -> Command {
     let id = Arg::new("id").value_name("ID").required(true);
     command
-        .arg(id.help("The id of a deploy, snapshot, restore, drain, …"))
+        .arg(
+            id.help("The id of a deploy, snapshot, restore, drain, …")
+                .add(listed(Operation::ListDeploys)),
+        )
         .arg(timeout())
 }
 

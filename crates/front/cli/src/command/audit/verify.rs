@@ -8,6 +8,7 @@ use fluffy_ledger::{PublicKey, SigningKeyFile};
 use fluffy_report::{ExitCode, Report};
 use serde_json::json;
 
+use super::links::{self, AtHand, Links};
 use crate::args::LedgerArg;
 use crate::command::{Outcome, ledger};
 use crate::failure::{self, Failure};
@@ -22,6 +23,8 @@ pub(crate) struct Wanted {
     pub(crate) against: Vec<PathBuf>,
     /// The pinned key.
     pub(crate) key: Option<String>,
+    /// Ledgers that it may rest on.
+    pub(crate) follow: Vec<PathBuf>,
 }
 
 /// Where the key comes from that the checkpoints must be signed by.
@@ -61,7 +64,28 @@ pub(crate) fn run(session: &Session, asked: &LedgerArg, wanted: &Wanted) -> Outc
         archives,
     };
     let seen = verify_path(&path, &options).map_err(|error| failure::verify(&error))?;
-    show(session, &path, &seen, (key, origin))
+    let mut at_hand: Vec<AtHand> = wanted.follow.iter().cloned().map(AtHand::named).collect();
+    if !is_own && ledger::exists(&own) {
+        at_hand.push(own_ledger(here, own)?);
+    }
+    // What a broken ledger says it rests on is worth nothing.
+    let links = match seen.is_sound() {
+        true => links::follow(&seen.sources, &at_hand)?,
+        false => Links::default(),
+    };
+    show(session, &path, (&seen, &links), (key, origin))
+}
+
+/// The user's own ledger, for others that rest on it.
+fn own_ledger(here: &Here, path: PathBuf) -> Result<AtHand, Failure> {
+    let (key, _) = own_key(here)?;
+    let options = VerifyOptions {
+        extent: Extent::Full,
+        against: own_checkpoints(here),
+        key,
+        archives: ledger::archives(&path),
+    };
+    Ok(AtHand { path, options })
 }
 
 fn key(
@@ -73,12 +97,19 @@ fn key(
         let key = parse_key(text)?;
         return Ok((Some(key), KeyOrigin::Pinned));
     }
-    if is_own && ledger::key_file(here).exists() {
-        let key = SigningKeyFile::open(&ledger::key_file(here))
-            .map_err(|error| failure::key_file(&error))?;
-        return Ok((Some(key.public_key()), KeyOrigin::Own));
+    match is_own {
+        true => own_key(here),
+        false => Ok((None, KeyOrigin::None)),
     }
-    Ok((None, KeyOrigin::None))
+}
+
+fn own_key(here: &Here) -> Result<(Option<PublicKey>, KeyOrigin), Failure> {
+    let file = ledger::key_file(here);
+    if !file.exists() {
+        return Ok((None, KeyOrigin::None));
+    }
+    let key = SigningKeyFile::open(&file).map_err(|error| failure::key_file(&error))?;
+    Ok((Some(key.public_key()), KeyOrigin::Own))
 }
 
 /// A public key as a person typed it.
@@ -111,17 +142,17 @@ fn own_checkpoints(here: &Here) -> Vec<String> {
 fn show(
     session: &Session,
     path: &Path,
-    seen: &Verification,
+    (seen, links): (&Verification, &Links),
     (key, origin): (Option<PublicKey>, KeyOrigin),
 ) -> Outcome {
-    let code = if seen.is_sound() {
-        ExitCode::Success
-    } else {
-        ExitCode::Internal
+    let sound = seen.is_sound() && links.broken.is_none();
+    let code = match sound {
+        true => ExitCode::Success,
+        false => ExitCode::Internal,
     };
     if session.json() {
         let value = json!({
-            "sound": seen.is_sound(),
+            "sound": sound,
             "ledger": seen.ledger_id,
             "events": seen.events,
             "last_seq": seen.last_seq,
@@ -131,6 +162,7 @@ fn show(
             "key": key.map(|key| key.to_string()),
             "key_pinned": origin == KeyOrigin::Pinned,
             "finding": seen.verdict.as_ref().err(),
+            "links": links.json(),
         });
         session.printer.json(&value)?;
         return Ok(code);
@@ -149,6 +181,9 @@ fn show(
             ))
             .fix("see the audit guide: what somebody did, and what finds it")
             .into());
+    }
+    if let Some(broken) = &links.broken {
+        return Err(broken.report().into());
     }
     let printer = &session.printer;
     let ledger = seen.ledger_id.map(|id| id.to_string()).unwrap_or_default();
@@ -170,6 +205,9 @@ fn show(
     ))?;
     if let (Some(key), true) = (key, seen.checkpoints_checked > 0) {
         printer.data(&format!("  key          {key}"))?;
+    }
+    if let Some(words) = links.words() {
+        printer.data(&format!("  links        {words}"))?;
     }
     Ok(code)
 }

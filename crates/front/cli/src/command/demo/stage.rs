@@ -7,7 +7,9 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fluffy_config::{ProcessEngine, env};
@@ -15,6 +17,7 @@ use fluffy_report::{ExitCode, Report};
 use fluffy_sandbox::plan::Engine;
 use fluffy_sandbox::probe;
 
+use crate::command::platform::until_told;
 use crate::failure::{self, Failure};
 use crate::kernel::bootstrap::ENGINE;
 use crate::session::{Here, Session};
@@ -23,9 +26,11 @@ use crate::session::{Here, Session};
 pub(super) const RECORDING: &str = include_str!("session.jsonl");
 
 /// The repository, without its secret.
-const FILES: [(&str, &str); 5] = [
+const FILES: [(&str, &str); 7] = [
     (".fluffy/config.toml", include_str!("project/config.toml")),
     (".gitignore", ".env\n"),
+    ("fluffy.toml", include_str!("project/fluffy.toml")),
+    ("serve.pl", include_str!("project/serve.pl")),
     ("slug.sh", include_str!("project/slug.sh")),
     ("tests/run.sh", include_str!("project/tests/run.sh")),
     (
@@ -60,6 +65,8 @@ pub(super) struct Stage<'s> {
     pub(super) reduced: Option<String>,
     folder: tempfile::TempDir,
     program: PathBuf,
+    /// Whether somebody asked us to end.
+    interrupted: Arc<AtomicBool>,
 }
 
 /// What a program did.
@@ -85,6 +92,7 @@ impl<'s> Stage<'s> {
             reduced: reduced(session.here()?)?,
             program: std::env::current_exe().map_err(|error| failure::no_program(&error))?,
             folder,
+            interrupted: watch(),
         };
         for name in ["home", "project"] {
             private(&stage.path(name)).map_err(|error| no_room(&error))?;
@@ -129,7 +137,25 @@ impl<'s> Stage<'s> {
     /// Runs this program, however it ends.
     pub(super) fn ran(&self, words: &[&str]) -> Result<Ran, Failure> {
         let mut command = self.command(&self.program);
-        finish(command.args(words)).map_err(|error| self.not_run(&error))
+        self.finish(command.args(words))
+    }
+
+    /// Runs a program that only says something; it must succeed.
+    pub(super) fn run(&self, program: &Path, words: &[&str]) -> Result<String, Failure> {
+        Ok(self.succeeds(self.command(program).args(words))?.stdout)
+    }
+
+    /// Starts this program beside the demo; who gets it ends it.
+    pub(super) fn start(&self, words: &[&str], complaints: fs::File) -> Result<Child, Failure> {
+        let mut command = self.command(&self.program);
+        command.args(words).stdin(Stdio::null());
+        let started = command.stdout(Stdio::piped()).stderr(complaints).spawn();
+        started.map_err(|error| self.not_run(&error))
+    }
+
+    /// Whether somebody asked us to end.
+    pub(super) fn interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
     }
 
     /// Runs this program before everybody's eyes; its exit code.
@@ -144,7 +170,9 @@ impl<'s> Stage<'s> {
             command.arg("--json");
         }
         let status = command.stdin(Stdio::null()).status();
-        Ok(status.map_err(|error| self.not_run(&error))?.code())
+        let code = status.map_err(|error| self.not_run(&error))?.code();
+        self.go_on()?;
+        Ok(code)
     }
 
     /// Writes a file beside the repository.
@@ -164,7 +192,7 @@ impl<'s> Stage<'s> {
         self.folder.close().map_err(|error| no_room(&error).into())
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
@@ -191,7 +219,7 @@ impl<'s> Stage<'s> {
     }
 
     fn succeeds(&self, command: &mut Command) -> Result<Ran, Failure> {
-        let ran = finish(command).map_err(|error| self.not_run(&error))?;
+        let ran = self.finish(command)?;
         if ran.code == Some(0) {
             return Ok(ran);
         }
@@ -204,12 +232,41 @@ impl<'s> Stage<'s> {
             .into())
     }
 
+    fn finish(&self, command: &mut Command) -> Result<Ran, Failure> {
+        let ran = finish(command).map_err(|error| self.not_run(&error))?;
+        self.go_on()?;
+        Ok(ran)
+    }
+
+    /// Fails once somebody asked us to end: no further step begins.
+    fn go_on(&self) -> Result<(), Failure> {
+        match self.interrupted() {
+            true => Err(Report::new(ExitCode::Failure, "interrupted").into()),
+            false => Ok(()),
+        }
+    }
+
     fn not_run(&self, error: &io::Error) -> Failure {
         Report::new(ExitCode::Failure, "the demo cannot start what it shows")
             .why(error.to_string())
             .fix("install git; beside it the demo needs nothing but a shell")
             .into()
     }
+}
+
+/// Has Ctrl-C end the step that runs, and us after it in good order.
+fn watch() -> Arc<AtomicBool> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&interrupted);
+    std::thread::spawn(move || {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let Ok(runtime) = runtime.enable_all().build() else {
+            return;
+        };
+        runtime.block_on(async { until_told().await });
+        told.store(true, Ordering::Relaxed);
+    });
+    interrupted
 }
 
 fn finish(command: &mut Command) -> io::Result<Ran> {
@@ -258,7 +315,7 @@ fn private(folder: &Path) -> io::Result<()> {
 }
 
 /// The temporary folder cannot be used.
-fn no_room(error: &io::Error) -> Report {
+pub(super) fn no_room(error: &io::Error) -> Report {
     Report::new(ExitCode::Failure, "cannot use the temporary folder")
         .why(error.to_string())
         .fix("make room in it, or set TMPDIR to another folder")

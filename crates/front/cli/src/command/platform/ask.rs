@@ -7,6 +7,7 @@
 use std::future::Future;
 use std::io;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use fluffy_api::Operation;
 use fluffy_api::client::{
@@ -16,8 +17,9 @@ use fluffy_config::Paths;
 use fluffy_report::{ExitCode, Report};
 use fluffy_secret::SecretString;
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
-use super::contexts::Login;
+use super::contexts::{LOOK, Login, LoginLock, PATIENCE};
 use super::refusal;
 use super::target::{Flags, Server, Target};
 use crate::failure::{self, Failure};
@@ -25,6 +27,9 @@ use crate::session::Session;
 
 /// The largest file of certificates.
 const MAX_PEM: u64 = 1 << 20;
+
+/// How long a note of what was seen waits for its turn.
+const NOTE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What is asked, as it was typed.
 #[derive(Debug, Clone, Default)]
@@ -97,9 +102,13 @@ impl<'a> Asker<'a> {
     ) -> Result<Answer, CallError> {
         let path = call.path();
         let mut answer = self.client().await?.call(call.ask(operation, &path)).await;
-        if is_code(&answer, "token_expired") && self.refresh().await {
-            answer = self.client().await?.call(call.ask(operation, &path)).await;
+        // Tokens that another command got in the meantime may be old as well.
+        for _ in 0..2 {
+            if is_code(&answer, "token_expired") && self.refresh().await {
+                answer = self.client().await?.call(call.ask(operation, &path)).await;
+            }
         }
+        self.unlearn().await;
         let wrote = operation.spec().is_write();
         if let Some(seen) = answer
             .as_ref()
@@ -107,11 +116,49 @@ impl<'a> Asker<'a> {
             .and_then(|it| it.seen)
             .filter(|_| wrote)
         {
-            (self.login.last_seq, self.login.epoch) = (seen.seq, seen.epoch);
-            // A lost note costs only freshness.
-            let _ = self.login.write(self.paths, &self.target.context);
+            self.note((seen.epoch, seen.seq)).await;
         }
         answer
+    }
+
+    /// Asks once, and leaves the login as it is whatever the answer.
+    pub(crate) async fn glance(
+        &mut self,
+        operation: Operation,
+        call: &Call,
+    ) -> Result<Answer, CallError> {
+        let path = call.path();
+        self.client().await?.call(call.ask(operation, &path)).await
+    }
+
+    /// Keeps where this person's own writes have come to; a note that is lost
+    /// costs only freshness. Tokens stay as they are found.
+    async fn note(&mut self, seen: (u64, u64)) {
+        let (paths, context) = (self.paths, self.target.context.clone());
+        let Some(lock) = locked(paths, &context, NOTE_PATIENCE).await else {
+            return;
+        };
+        let mut held = self.target.login(paths);
+        // What another command noted meanwhile may be later. What is only old
+        // may be of a ledger that is gone, and would be waited for in vain.
+        let seen = match held.seen() == self.login.seen() {
+            true => seen,
+            false => seen.max(held.seen()),
+        };
+        held.saw(seen);
+        if held.write(&lock).is_ok() {
+            self.login = held;
+        }
+    }
+
+    /// Takes note that the server's ledger never had what was last seen.
+    async fn unlearn(&mut self) {
+        let seen = self.client.as_ref().and_then(Client::seen);
+        let seen = seen.map(|it| (it.epoch, it.seq));
+        if let Some(seen) = seen.filter(|seen| *seen < self.login.seen()) {
+            // A lost note costs a moment at the next call.
+            self.note(seen).await;
+        }
     }
 
     /// Opens a list as a stream.
@@ -121,11 +168,24 @@ impl<'a> Asker<'a> {
         call: &Call,
         after: Option<u64>,
     ) -> Result<Watch, CallError> {
+        let after = after.map(|after| after.to_string());
+        self.resume(operation, call, after.as_deref()).await
+    }
+
+    /// Opens a stream where it was, by the id of its last change.
+    pub(crate) async fn resume(
+        &mut self,
+        operation: Operation,
+        call: &Call,
+        after: Option<&str>,
+    ) -> Result<Watch, CallError> {
         let path = call.path();
         let ask = call.ask(operation, &path);
-        let opened = self.client().await?.watch(ask.clone(), after).await;
-        if is_code(&opened, "token_expired") && self.refresh().await {
-            return self.client().await?.watch(ask, after).await;
+        let mut opened = self.client().await?.resume(ask.clone(), after).await;
+        for _ in 0..2 {
+            if is_code(&opened, "token_expired") && self.refresh().await {
+                opened = self.client().await?.resume(ask.clone(), after).await;
+            }
         }
         opened
     }
@@ -140,29 +200,38 @@ impl<'a> Asker<'a> {
         self.client().await?.exec(org, id, token).await
     }
 
-    /// Takes new tokens, and keeps them.
-    pub(crate) fn log_in(&mut self, access: &str, refresh: Option<String>) -> Result<(), Failure> {
+    /// Uses a token from now on, without keeping it.
+    pub(crate) fn try_token(&mut self, access: &str) {
         self.token = Some(SecretString::from(access.to_owned()));
-        self.login.set_tokens(Some(access.to_owned()), refresh);
-        self.login.write(self.paths, &self.target.context)
     }
 
-    /// Forgets the tokens.
+    /// Takes new tokens, and keeps them.
+    pub(crate) fn log_in(&mut self, access: &str, refresh: Option<String>) -> Result<(), Failure> {
+        let lock = LoginLock::wait(self.paths, &self.target.context, PATIENCE)?;
+        let mut held = self.target.login(self.paths);
+        held.set_tokens(Some(access.to_owned()), refresh);
+        held.write(&lock)?;
+        drop(lock);
+        self.login = held;
+        self.try_token(access);
+        Ok(())
+    }
+
+    /// Forgets the tokens for this server.
     pub(crate) fn log_out(&self) -> Result<(), Failure> {
-        Login::remove(self.paths, &self.target.context)
+        let lock = LoginLock::wait(self.paths, &self.target.context, PATIENCE)?;
+        Login::remove(&lock, &self.target.server.to_string())
     }
 
     /// The client, with what proves who calls.
-    async fn client(&mut self) -> Result<Client, CallError> {
+    pub(crate) async fn client(&mut self) -> Result<Client, CallError> {
         let client = match &self.client {
             Some(client) => client.clone(),
             None => {
                 let client = Client::connect(self.server.clone()).await?;
-                if self.login.last_seq > 0 {
-                    client.remember(Seen {
-                        epoch: self.login.epoch,
-                        seq: self.login.last_seq,
-                    });
+                let (epoch, seq) = self.login.seen();
+                if seq > 0 {
+                    client.remember(Seen { epoch, seq });
                 }
                 self.client.insert(client).clone()
             }
@@ -174,10 +243,28 @@ impl<'a> Asker<'a> {
     }
 
     /// Exchanges the refresh token; whether that worked.
+    ///
+    /// A refresh token is good for once, and sent twice it ends the login. So
+    /// it is read, sent and replaced by one command at a time; who comes later
+    /// finds what the first one got.
     async fn refresh(&mut self) -> bool {
-        let held = self.login.refresh_token();
-        let held = held.filter(|_| self.target.token.is_none());
-        let (Some(refresh), Some(client)) = (held, self.client.clone()) else {
+        let (None, Some(client)) = (&self.target.token, self.client.clone()) else {
+            return false;
+        };
+        let (paths, context) = (self.paths, self.target.context.clone());
+        let Some(lock) = locked(paths, &context, PATIENCE).await else {
+            return false;
+        };
+        let mut held = self.target.login(paths);
+        let used = self.token.as_ref().map(|token| token.expose().clone());
+        if let Some(newer) = held.access_token()
+            && used.as_ref() != Some(newer.expose())
+        {
+            self.login = held;
+            self.token = Some(newer);
+            return true;
+        }
+        let Some(refresh) = held.refresh_token() else {
             return false;
         };
         let body = json!({"grant_type": "refresh_token", "refresh_token": refresh.expose()});
@@ -186,8 +273,31 @@ impl<'a> Asker<'a> {
             return false;
         };
         let text = |name: &str| answer.value.get(name).and_then(Value::as_str);
+        let Some(access) = text("access_token") else {
+            return false;
+        };
         let next = text("refresh_token").map(str::to_owned);
-        text("access_token").is_some_and(|access| self.log_in(access, next).is_ok())
+        held.set_tokens(Some(access.to_owned()), next);
+        let kept = held.write(&lock).is_ok();
+        self.login = held;
+        self.try_token(access);
+        kept
+    }
+}
+
+/// The lock of a login, as soon as it is free; none after so long.
+async fn locked<'a>(
+    paths: &'a Paths,
+    context: &'a str,
+    patience: Duration,
+) -> Option<LoginLock<'a>> {
+    let began = Instant::now();
+    loop {
+        match LoginLock::take(paths, context) {
+            Ok(Some(lock)) => return Some(lock),
+            Ok(None) if began.elapsed() < patience => sleep(LOOK).await,
+            Ok(None) | Err(_) => return None,
+        }
     }
 }
 

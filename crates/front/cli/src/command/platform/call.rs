@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use clap::ArgMatches;
+use fluffy_api::client::Answer;
 use fluffy_api::operation::{Kind, Method, Operation, ParamKind, Precondition, Spec};
 use fluffy_base::{ByteSize, Span};
 use fluffy_report::{ExitCode, Report};
@@ -66,7 +67,11 @@ pub(crate) async fn run(
         if spec.cli == "status" && !session.json() {
             return status::show(session, &answer.value);
         }
-        view::show(session, &kind(operation), &answer.value)?;
+        let shown = match spec.cli == "logs" && !session.json() {
+            true => watch::with_gaps(answer.value),
+            false => answer.value,
+        };
+        view::show(session, &kind(operation), &shown)?;
         return Ok(ExitCode::Success);
     }
     guard_env(asker, spec).await?;
@@ -81,14 +86,25 @@ pub(crate) async fn run(
         Waits::OnDemand => has(matches, "wait"),
         Waits::ByDefault => !has(matches, "no-wait"),
     };
-    if !wanted || answer.value.get("approval_id").is_some() {
+    if !wanted || receipt::is_parked(&answer) {
         let shown = receipt::show(asker, operation, &answer, &changed)?;
         return progress::failed(&answer.value).map_or(Ok(shown), |report| Err(report.into()));
     }
-    receipt::show_brief(asker, operation, &answer)?;
-    let span = matches.get_one::<Span>("timeout").copied();
-    let span = span.unwrap_or(progress::PATIENCE);
-    progress::follow(asker, &progress::Work::of(spec, &answer.value), span).await
+    follow(asker, operation, (&answer, &changed), matches).await
+}
+
+/// Waits for what a write began, after a line about it.
+pub(crate) async fn follow(
+    asker: &mut Asker<'_>,
+    operation: Operation,
+    (answer, changed): (&Answer, &[String]),
+    matches: &ArgMatches,
+) -> Outcome {
+    receipt::show_brief(asker, operation, answer)?;
+    let receipt = receipt::to_json(asker, operation, answer, changed);
+    let work = progress::Work::of(operation.spec(), &answer.value).with_receipt(receipt);
+    let patience = matches.get_one::<Span>("timeout").copied();
+    progress::follow(asker, &work, patience.unwrap_or(progress::PATIENCE)).await
 }
 
 /// Of two operations with the same words the one that is meant: the second
@@ -211,7 +227,7 @@ fn typed(session: &Session, field: &Field, matches: &ArgMatches) -> Result<Optio
             flag.map(|flag| (*flag).into())
         }
         FieldKind::Texts => texts().map(Value::from),
-        FieldKind::Numbers => texts().map(|pairs| numbers(&pairs)).transpose()?,
+        FieldKind::Numbers => texts().map(|pairs| numbers(field, &pairs)).transpose()?,
         FieldKind::File => match (text(), field.name.as_str()) {
             (Some(file), _) => Some(manifest::read(file.as_ref())?.into()),
             (None, "manifest") => Some(manifest::read_nearest(session)?.into()),
@@ -221,7 +237,8 @@ fn typed(session: &Session, field: &Field, matches: &ArgMatches) -> Result<Optio
 }
 
 /// `web=3 db=default memory=8GiB` as an object; `default` and `none` are null.
-fn numbers(pairs: &[String]) -> Result<Value, Failure> {
+/// Processors are typed in cores, as in manifests, and sent in thousandths.
+fn numbers(field: &Field, pairs: &[String]) -> Result<Value, Failure> {
     let mut values: BTreeMap<&str, Value> = BTreeMap::new();
     for pair in pairs {
         let wrong = || {
@@ -231,11 +248,32 @@ fn numbers(pairs: &[String]) -> Result<Value, Failure> {
         let (name, value) = pair.split_once('=').ok_or_else(wrong)?;
         let value = match value {
             "default" | "none" => Value::Null,
+            value if field.name == "limits" && name == "cpu" => millis(value)
+                .ok_or_else(|| {
+                    Report::new(ExitCode::Usage, format!("`{value}` is no number of cores"))
+                        .fix("write for example `cpu=64` or `cpu=0.5`")
+                })?
+                .into(),
             value => value.parse::<ByteSize>().map_err(|_| wrong())?.0.into(),
         };
         values.insert(name, value);
     }
     Ok(json!(values))
+}
+
+/// Cores such as `64` or `0.25`, in thousandths.
+fn millis(text: &str) -> Option<u64> {
+    let (whole, rest) = text.split_once('.').unwrap_or((text, "0"));
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(whole) || !digits(rest) || rest.len() > 3 {
+        return None;
+    }
+    let rest: u64 = format!("{rest:0<3}").parse().ok()?;
+    whole
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1000)?
+        .checked_add(rest)
 }
 
 /// What a call would change, by the names of its fields.
@@ -328,4 +366,28 @@ fn confirm(session: &Session, spec: &'static Spec, matches: &ArgMatches) -> Resu
 /// Whether a command lists.
 pub(crate) fn is_list(operation: Operation) -> bool {
     operation.spec().kind == Kind::List
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_are_sent_in_thousandths() {
+        for (text, expected) in [
+            ("64", Some(64_000)),
+            ("0.5", Some(500)),
+            ("1.125", Some(1125)),
+            ("0", Some(0)),
+            ("", None),
+            (".5", None),
+            ("1.", None),
+            ("1.0005", None),
+            ("-1", None),
+            ("+1", None),
+            ("18446744073709551615", None),
+        ] {
+            assert_eq!(millis(text), expected, "{text}");
+        }
+    }
 }

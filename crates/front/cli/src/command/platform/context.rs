@@ -1,9 +1,10 @@
-//! `fluffy context …`: list, show, use, set, remove.
+//! `fluffy context …`: list, show, use, set, remove. Shows no token.
 
 use fluffy_report::{Column, ExitCode, Table};
 use serde_json::{Map, Value, json};
 
-use super::contexts::{Context, Contexts, Login, check_name};
+use super::contexts::{Context, Contexts, Login, LoginLock, PATIENCE, check_name};
+use super::target::{Flags, Origin, Target};
 use crate::args::{ContextCommand, ContextSetArgs};
 use crate::command::Outcome;
 use crate::failure::Failure;
@@ -32,7 +33,7 @@ pub(crate) fn run(session: &Session, command: ContextCommand) -> Outcome {
             all.get(&name)?;
             all.contexts.remove(&name);
             all.current = all.current.take().filter(|current| *current != name);
-            Login::remove(paths, &name)?;
+            Login::remove_all(&LoginLock::wait(paths, &name, PATIENCE)?)?;
             all.write(paths)?;
             session.printer.note(&format!("removed context `{name}`"));
         }
@@ -114,22 +115,77 @@ fn list(session: &Session, all: &Contexts) -> Result<(), Failure> {
     Ok(session.printer.table(&table)?)
 }
 
-/// One context, or what would be used without one.
+/// One context: what it says, and what commands go by with it, each value
+/// with the place that it comes from.
 fn show(session: &Session, all: &Contexts, name: Option<String>) -> Result<(), Failure> {
-    let Some(name) = name.or_else(|| all.current.clone()) else {
-        return list(session, all);
+    let name = name.or_else(|| all.current.clone());
+    let flags = Flags {
+        context: name.clone(),
+        ..Flags::default()
     };
-    let context = all.get(&name)?;
+    let context = match &name {
+        Some(name) => all.get(name)?.clone(),
+        None => Context::default(),
+    };
+    let target = Target::find(session, &flags)?;
+    let values = in_force(session, &target, &context)?;
     if session.json() {
-        let data = to_json(all, &name, context);
+        let mut data = to_json(all, &target.context, &context);
+        if let Some(fields) = data.as_object_mut() {
+            let each = values.iter().map(|(field, value, from)| {
+                let value = json!({"value": value, "from": from});
+                ((*field).to_owned(), value)
+            });
+            let each: Map<String, Value> = each.collect();
+            fields.insert("in_force".to_owned(), Value::Object(each));
+        }
         let document = json!({"api_version": "v1", "kind": "Context", "data": data});
         return Ok(session.printer.json(&document)?);
     }
-    let mut table = Table::new([Column::new("CONTEXT"), Column::new(name)]);
-    for (field, value) in fields(context) {
-        if let Some(value) = value {
-            table.row([field, value]);
-        }
+    let title = name.unwrap_or_else(|| "(none)".to_owned());
+    let titles = [
+        Column::new("CONTEXT"),
+        Column::new(title),
+        Column::new("FROM"),
+    ];
+    let mut table = Table::new(titles);
+    for (field, value, from) in values {
+        table.row([field.to_owned(), value, from]);
     }
     Ok(session.printer.table(&table)?)
+}
+
+/// What commands go by, and where each value comes from.
+fn in_force(
+    session: &Session,
+    target: &Target,
+    context: &Context,
+) -> Result<Vec<(&'static str, String, String)>, Failure> {
+    let place = |field: &str, from: Origin| from.told(field, &target.context);
+    let mut values = vec![(
+        "server",
+        target.server.to_string(),
+        place("server", target.server_from),
+    )];
+    if let Some(ca) = &context.ca {
+        values.push(("ca", ca.clone(), place("ca", Origin::Context)));
+    }
+    for (field, named) in [
+        ("org", &target.org),
+        ("app", &target.app),
+        ("env", &target.env),
+    ] {
+        if let Some(named) = named {
+            values.push((field, named.name.clone(), place(field, named.from)));
+        }
+    }
+    // Never the token itself.
+    let held = target.login(&session.here()?.paths).access_token();
+    let login = match (&target.token, held) {
+        (Some(_), _) => Some(("a token", place("token", Origin::Variable))),
+        (None, Some(_)) => Some(("a token", "`fluffy login`".to_owned())),
+        (None, None) => None,
+    };
+    values.extend(login.map(|(value, from)| ("login", value.to_owned(), from)));
+    Ok(values)
 }

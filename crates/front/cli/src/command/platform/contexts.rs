@@ -2,13 +2,16 @@
 //!
 //! `contexts.toml` lies beside `config.toml` and is written by us; it holds no
 //! secret. What a context is logged in with is in the state directory, for
-//! this user only, and is used for the server it was given by and no other.
+//! this user only, is used for the server it was given by and no other, and is
+//! changed only by who holds its lock.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use fluffy_base::Digest;
 use fluffy_config::Paths;
 use fluffy_report::{ExitCode, Report};
 use fluffy_secret::SecretString;
@@ -16,6 +19,12 @@ use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
 use crate::failure::{self, Failure};
+
+/// How long another command may take that changes a login.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often is looked whether a login is free.
+pub(crate) const LOOK: Duration = Duration::from_millis(20);
 
 /// Every context, and which one is current.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -91,42 +100,55 @@ pub(crate) struct Login {
     refresh_token: Option<String>,
     /// The last event of this person's own writes, and its epoch.
     #[serde(default)]
-    pub(crate) last_seq: u64,
+    last_seq: u64,
     #[serde(default)]
-    pub(crate) epoch: u64,
+    epoch: u64,
 }
 
 impl Login {
     /// What is held for a context and this server; empty if nothing is.
     pub(crate) fn read(paths: &Paths, context: &str, server: &str) -> Self {
-        let text = fs::read_to_string(login_file(paths, context)).unwrap_or_default();
-        let held: Self = serde_json::from_str(&text).unwrap_or_default();
-        if held.server == server {
-            return held;
-        }
-        Self {
+        let held = Self::read_file(&login_file(paths, context, server));
+        held.unwrap_or_else(|| Self {
             server: server.to_owned(),
             ..Self::default()
-        }
+        })
     }
 
-    /// Keeps it, for this user only.
-    pub(crate) fn write(&self, paths: &Paths, context: &str) -> Result<(), Failure> {
-        paths.create().map_err(|error| failure::paths(&error))?;
-        let path = login_file(paths, context);
+    fn read_file(path: &Path) -> Option<Self> {
+        serde_json::from_str(&fs::read_to_string(path).ok()?).ok()
+    }
+
+    /// Keeps it, for this user only. Only who holds the lock knows that
+    /// nothing is lost by that.
+    pub(crate) fn write(&self, lock: &LoginLock<'_>) -> Result<(), Failure> {
+        let path = login_file(lock.paths, lock.context, &self.server);
         let text = serde_json::to_vec(self).unwrap_or_default();
         replace(&path, &text).map_err(|error| failure::unwritable(&path, &error).into())
     }
 
-    /// Forgets it.
-    pub(crate) fn remove(paths: &Paths, context: &str) -> Result<(), Failure> {
-        let path = login_file(paths, context);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(failure::unwritable(&path, &error).into())
-            }
-            _ => Ok(()),
+    /// Forgets what is held for this server.
+    pub(crate) fn remove(lock: &LoginLock<'_>, server: &str) -> Result<(), Failure> {
+        let path = login_file(lock.paths, lock.context, server);
+        match Self::read_file(&path) {
+            Some(held) if held.server != server => Ok(()),
+            _ => remove_file(&path),
         }
+    }
+
+    /// Forgets what is held for a context, whatever the server.
+    pub(crate) fn remove_all(lock: &LoginLock<'_>) -> Result<(), Failure> {
+        let folder = folder(lock.paths);
+        let own = format!("{}.json", lock.context);
+        let beside = format!("{}@", lock.context);
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            if name == own || name.starts_with(&beside) {
+                remove_file(&entry.path())?;
+            }
+        }
+        Ok(())
     }
 
     /// What proves who calls.
@@ -143,6 +165,71 @@ impl Login {
     pub(crate) fn set_tokens(&mut self, access: Option<String>, refresh: Option<String>) {
         self.access_token = access;
         self.refresh_token = refresh;
+    }
+
+    /// The epoch and the number of the last event of this person's own writes.
+    pub(crate) fn seen(&self) -> (u64, u64) {
+        (self.epoch, self.last_seq)
+    }
+
+    /// Takes note of the last event of this person's own writes.
+    pub(crate) fn saw(&mut self, seen: (u64, u64)) {
+        (self.epoch, self.last_seq) = seen;
+    }
+}
+
+/// The right to change what a context is logged in with: one command at a
+/// time, so that no two send the same refresh token, and none writes over what
+/// another has just got. The system takes it back when its holder ends.
+pub(crate) struct LoginLock<'a> {
+    paths: &'a Paths,
+    context: &'a str,
+    _file: File,
+}
+
+impl<'a> LoginLock<'a> {
+    /// Takes it, unless somebody has it.
+    pub(crate) fn take(paths: &'a Paths, context: &'a str) -> Result<Option<Self>, Failure> {
+        paths.create().map_err(|error| failure::paths(&error))?;
+        let path = folder(paths).join(format!("{context}.lock"));
+        let open = || {
+            fs::create_dir_all(folder(paths))?;
+            let mut options = fs::OpenOptions::new();
+            options.create(true).truncate(false).write(true).open(&path)
+        };
+        let file = open().map_err(|error| failure::unwritable(&path, &error))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Self {
+                paths,
+                context,
+                _file: file,
+            })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(failure::unwritable(&path, &error).into()),
+        }
+    }
+
+    /// Takes it as soon as nobody has it; not at all after so long.
+    pub(crate) fn wait(
+        paths: &'a Paths,
+        context: &'a str,
+        patience: Duration,
+    ) -> Result<Self, Failure> {
+        let began = Instant::now();
+        loop {
+            if let Some(lock) = Self::take(paths, context)? {
+                return Ok(lock);
+            }
+            if began.elapsed() >= patience {
+                let what = format!("the login of `{context}` is in use");
+                return Err(Report::new(ExitCode::Transient, what)
+                    .code("login_busy")
+                    .why("another command has been changing it for a while")
+                    .fix("try again when that command has ended")
+                    .into());
+            }
+            std::thread::sleep(LOOK);
+        }
     }
 }
 
@@ -161,12 +248,38 @@ fn file(paths: &Paths) -> PathBuf {
     paths.config_file.with_file_name("contexts.toml")
 }
 
-/// Names are checked before they come here, so none leads elsewhere.
-fn login_file(paths: &Paths, context: &str) -> PathBuf {
-    paths
-        .state_dir
-        .join("logins")
-        .join(format!("{context}.json"))
+fn folder(paths: &Paths) -> PathBuf {
+    paths.state_dir.join("logins")
+}
+
+/// The file of a context, or one beside it where that one is another server's:
+/// no login is ever written over by that of somewhere else.
+///
+/// Names are checked before they come here, so none leads elsewhere, and none
+/// holds an `@`.
+fn login_file(paths: &Paths, context: &str, server: &str) -> PathBuf {
+    let own = folder(paths).join(format!("{context}.json"));
+    let held = Login::read_file(&own);
+    if held.as_ref().is_some_and(|held| held.server == server) {
+        return own;
+    }
+    let digest = Digest::of(server.as_bytes()).to_string();
+    let digest = digest.rsplit(':').next().unwrap_or_default();
+    let short = digest.get(..16).unwrap_or(digest);
+    let beside = folder(paths).join(format!("{context}@{short}.json"));
+    match held.is_some() || beside.exists() {
+        true => beside,
+        false => own,
+    }
+}
+
+fn remove_file(path: &Path) -> Result<(), Failure> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(failure::unwritable(path, &error).into())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Writes beside and renames, so that nobody reads half a file; only this user

@@ -124,12 +124,6 @@ impl Wishes {
 
 /// What opens the session that was granted.
 fn opening(granted: &Value) -> Result<(String, SecretString), Report> {
-    if let Some(approval) = granted.get("approval_id").and_then(Value::as_str) {
-        let what = "the command waits for a person";
-        return Err(Report::new(ExitCode::AwaitingApproval, what)
-            .why(format!("policy wants a review: {approval}"))
-            .fix(format!("`fluffy approvals approve {approval}`")));
-    }
     let token = granted.get("token").and_then(Value::as_str);
     let token = token.ok_or_else(|| {
         Report::new(ExitCode::Transient, "the session can't be opened any more")

@@ -3,16 +3,20 @@
 //! Secrets are typed unseen or piped in; they are never arguments, and never
 //! printed. Next: `progress.rs` for what is waited for.
 
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal as _, Read as _};
+use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
 use fluffy_api::Operation;
+use fluffy_api::client::Answer;
 use fluffy_base::Span;
-use fluffy_report::{ExitCode, Report};
+use fluffy_manifest::{ImageSource, Manifest};
+use fluffy_report::{ExitCode, Report, Verbosity};
 use serde_json::{Value, json};
 
 use super::ask::{Asker, Call};
-use super::{call, launch, manifest, progress, receipt, view, watch};
+use super::{call, launch, manifest, progress, receipt, source, view, watch};
 use crate::args::platform::{body_id, derived, fields, kind};
 use crate::command::{Outcome, person};
 use crate::failure::{self, Failure};
@@ -25,13 +29,14 @@ pub(crate) async fn run(asker: &mut Asker<'_>, words: &str, matches: &ArgMatches
     match words {
         "approvals approve" => decide(asker, matches, "approved").await,
         "approvals deny" => decide(asker, matches, "denied").await,
-        "deploy" => deploy(asker, matches).await,
+        "deploy" | "deploys create" => deploy(asker, matches).await,
         "describe" => describe(asker, matches).await,
         "events tail" => tail(asker, matches).await,
         "launch" => launch::run(asker, matches).await,
         "login" => login(asker, matches).await,
         "logout" => logout(asker).await,
         "secrets import" => import(asker, matches).await,
+        "secrets render" => render_secrets(asker).await,
         "secrets set" => set_secrets(asker, matches).await,
         "secrets status" => secrets_status(asker).await,
         "secrets unset" => unset_secrets(asker, matches).await,
@@ -48,7 +53,7 @@ async fn ask(
     asker: &mut Asker<'_>,
     operation: Operation,
     body: Option<Value>,
-) -> Result<fluffy_api::client::Answer, Failure> {
+) -> Result<Answer, Failure> {
     let named = operation.spec().path_params();
     let path = named.map(|name| Ok(asker.target.part(name)?.name.clone()));
     let call = Call {
@@ -78,7 +83,10 @@ pub(super) async fn deploy(asker: &mut Asker<'_>, matches: &ArgMatches) -> Outco
     let named = matches.try_get_one::<String>("release").ok().flatten();
     let release = match named {
         Some(release) => release.clone(),
-        None => release(asker, matches).await?,
+        None => match release(asker, matches).await? {
+            Made::Release(release) => release,
+            Made::Parked(exit) => return Ok(exit),
+        },
     };
     let fields: Vec<_> = fields(operation.spec())
         .into_iter()
@@ -86,28 +94,81 @@ pub(super) async fn deploy(asker: &mut Asker<'_>, matches: &ArgMatches) -> Outco
         .collect();
     let mut body = call::body_of(asker.session, &fields, matches)?;
     body.insert("release_id".to_owned(), release.into());
-    let answer = ask(asker, operation, Some(Value::Object(body))).await?;
-    if call::has(matches, "no-wait") || answer.value.get("approval_id").is_some() {
-        return receipt::show(asker, operation, &answer, &[]);
+    if let Some(source) = source::of_folder(asker.session)? {
+        body.insert("source".to_owned(), json!(source));
     }
-    receipt::show_brief(asker, operation, &answer)?;
-    let patience = matches.get_one::<Span>("timeout").copied();
-    let work = progress::Work::of(operation.spec(), &answer.value);
-    progress::follow(asker, &work, patience.unwrap_or(progress::PATIENCE)).await
+    let changed: Vec<String> = body.keys().cloned().collect();
+    let answer = ask(asker, operation, Some(Value::Object(body))).await?;
+    if call::has(matches, "no-wait") || receipt::is_parked(&answer) {
+        return receipt::show(asker, operation, &answer, &changed);
+    }
+    call::follow(asker, operation, (&answer, &changed), matches).await
 }
 
-async fn release(asker: &mut Asker<'_>, matches: &ArgMatches) -> Result<String, Failure> {
-    let manifest = match text(matches, "manifest") {
-        Some(file) => manifest::read_valid(file.as_ref())?,
-        None => manifest::read_nearest_valid(asker.session)?,
+/// The receipt of a write, or what became of it if that is waited for.
+async fn settle(
+    asker: &mut Asker<'_>,
+    operation: Operation,
+    (answer, changed): (&Answer, &[String]),
+    matches: &ArgMatches,
+) -> Outcome {
+    match call::has(matches, "wait") && !receipt::is_parked(answer) {
+        true => call::follow(asker, operation, (answer, changed), matches).await,
+        false => receipt::show(asker, operation, answer, changed),
+    }
+}
+
+/// What came of asking for a release.
+enum Made {
+    Release(String),
+    /// It waits for a person, and its receipt has been shown.
+    Parked(ExitCode),
+}
+
+async fn release(asker: &mut Asker<'_>, matches: &ArgMatches) -> Result<Made, Failure> {
+    let file = text(matches, "manifest").map(PathBuf::from);
+    let file = manifest::named_or_nearest(asker.session, file)?;
+    let manifest = manifest::read_valid(&file)?;
+    let image = match text(matches, "image") {
+        Some(image) => Some(from_here(image, Path::new(""))?),
+        None => written_path(&manifest, &file)?,
     };
-    let body = json!({"manifest": manifest, "image": text(matches, "image")});
+    let body = json!({"manifest": manifest, "image": image});
     let answer = ask(asker, Operation::CreateRelease, Some(body)).await?;
+    if receipt::is_parked(&answer) {
+        let shown = receipt::show(asker, Operation::CreateRelease, &answer, &[]);
+        return Ok(Made::Parked(shown?));
+    }
     let id = view::name(&answer.value).to_owned();
     if !asker.session.json() {
         asker.session.printer.note(&format!("release {id}"));
     }
-    Ok(id)
+    Ok(Made::Release(id))
+}
+
+/// The image that a manifest names by a path, which is meant from its folder.
+fn written_path(manifest: &str, file: &Path) -> Result<Option<String>, Failure> {
+    let manifest = Manifest::parse(manifest).ok();
+    let Some(image) = manifest.and_then(|it| it.image.reference) else {
+        return Ok(None);
+    };
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let whole = from_here(&image, folder)?;
+    Ok((whole != image).then_some(whole))
+}
+
+/// An image with its path whole: the server runs somewhere else.
+fn from_here(image: &str, folder: &Path) -> Result<String, Failure> {
+    let whole = |path: &Path| {
+        let path = folder.join(path);
+        let whole = std::path::absolute(&path);
+        whole.map_err(|error| failure::unreadable(&path, &error))
+    };
+    Ok(match image.parse() {
+        Ok(ImageSource::Layout(path)) => format!("oci:{}", whole(&path)?.display()),
+        Ok(ImageSource::Archive(path)) => format!("docker-archive:{}", whole(&path)?.display()),
+        Ok(ImageSource::Registry(_)) | Err(_) => image.to_owned(),
+    })
 }
 
 async fn describe(asker: &mut Asker<'_>, matches: &ArgMatches) -> Outcome {
@@ -158,27 +219,25 @@ async fn wait(asker: &mut Asker<'_>, matches: &ArgMatches) -> Outcome {
 async fn login(asker: &mut Asker<'_>, matches: &ArgMatches) -> Outcome {
     let session = asker.session;
     let client = text(matches, "client-id");
+    let ask = asks(matches, "fluffy login");
     let body = if call::has(matches, "invite") {
-        let code = person::secret(session, "The one-time code:")?;
-        Some(json!({"grant_type": "invite", "code": code.expose()}))
+        let code = person::secret(session, "The one-time code:", ask)?;
+        json!({"grant_type": "invite", "code": code.expose()})
     } else if let Some(id) = client {
-        let secret = person::secret(session, "The secret of the service principal:")?;
+        let secret = person::secret(session, "The secret of the service principal:", ask)?;
         let secret = secret.expose();
-        Some(json!({
+        json!({
             "grant_type": "client_credentials", "client_id": id, "client_secret": secret,
-        }))
+        })
     } else {
-        let token = person::secret(session, "The API token:")?;
-        asker.log_in(token.expose(), None)?;
-        None
+        let token = person::secret(session, "The API token:", ask)?;
+        return token_login(asker, token.expose()).await;
     };
-    if let Some(body) = body {
-        let answer = ask(asker, Operation::ExchangeToken, Some(body)).await?;
-        let part = |name: &str| answer.value.get(name).and_then(Value::as_str);
-        let refresh = part("refresh_token").map(str::to_owned);
-        asker.log_in(part("access_token").unwrap_or_default(), refresh)?;
-    }
-    let answer = match ask(asker, Operation::Whoami, None).await {
+    let answer = self::ask(asker, Operation::ExchangeToken, Some(body)).await?;
+    let part = |name: &str| answer.value.get(name).and_then(Value::as_str);
+    let refresh = part("refresh_token").map(str::to_owned);
+    asker.log_in(part("access_token").unwrap_or_default(), refresh)?;
+    let answer = match self::ask(asker, Operation::Whoami, None).await {
         Ok(answer) => answer,
         Err(failure) => {
             // What does not open the door is not kept.
@@ -188,6 +247,23 @@ async fn login(asker: &mut Asker<'_>, matches: &ArgMatches) -> Outcome {
     };
     view::show(session, "Whoami", &answer.value)?;
     Ok(ExitCode::Success)
+}
+
+/// Keeps an API token that opens the door; another one changes nothing.
+async fn token_login(asker: &mut Asker<'_>, token: &str) -> Outcome {
+    asker.try_token(token);
+    let answer = ask(asker, Operation::Whoami, None).await?;
+    asker.log_in(token, None)?;
+    view::show(asker.session, "Whoami", &answer.value)?;
+    Ok(ExitCode::Success)
+}
+
+/// Whether a secret may be asked for, and by which command it is piped in.
+fn asks<'a>(matches: &ArgMatches, words: &'a str) -> person::Asks<'a> {
+    match call::has(matches, "no-input") {
+        true => person::Asks::Never { words },
+        false => person::Asks::Allowed { words },
+    }
 }
 
 async fn logout(asker: &mut Asker<'_>) -> Outcome {
@@ -224,13 +300,15 @@ async fn set_secrets(asker: &mut Asker<'_>, matches: &ArgMatches) -> Outcome {
     call::guard_env(asker, operation.spec()).await?;
     let mut set = serde_json::Map::new();
     for key in &keys {
-        let value = person::secret(asker.session, &format!("{key}:"))?;
+        let words = format!("fluffy secrets set {key}");
+        let question = format!("{key}:");
+        let value = person::secret(asker.session, &question, asks(matches, &words))?;
         set.insert((*key).clone(), value.expose().as_str().into());
     }
     let body = json!({"set": set, "unset": []});
     let answer = ask(asker, operation, Some(body)).await?;
     let names: Vec<String> = keys.into_iter().cloned().collect();
-    receipt::show(asker, operation, &answer, &names)
+    settle(asker, operation, (&answer, &names), matches).await
 }
 
 async fn unset_secrets(asker: &mut Asker<'_>, matches: &ArgMatches) -> Outcome {
@@ -240,7 +318,7 @@ async fn unset_secrets(asker: &mut Asker<'_>, matches: &ArgMatches) -> Outcome {
     let names: Vec<String> = keys.cloned().collect();
     let body = json!({"set": {}, "unset": names});
     let answer = ask(asker, operation, Some(body)).await?;
-    receipt::show(asker, operation, &answer, &names)
+    settle(asker, operation, (&answer, &names), matches).await
 }
 
 async fn import(asker: &mut Asker<'_>, matches: &ArgMatches) -> Outcome {
@@ -258,29 +336,100 @@ async fn import(asker: &mut Asker<'_>, matches: &ArgMatches) -> Outcome {
     read.map_err(|error| failure::unreadable(file.as_ref(), &error))?;
     call::guard_env(asker, operation.spec()).await?;
     let answer = ask(asker, operation, Some(json!({"file": content}))).await?;
-    receipt::show(asker, operation, &answer, &[])
+    settle(asker, operation, (&answer, &[]), matches).await
 }
 
-async fn secrets_status(asker: &mut Asker<'_>) -> Outcome {
+/// The file that instances get; no server gives a value back.
+async fn render_secrets(asker: &mut Asker<'_>) -> Outcome {
     let answer = ask(asker, Operation::GetSecrets, None).await?;
     let session = asker.session;
     if session.json() {
         view::show(session, "SecretBundle", &answer.value)?;
         return Ok(ExitCode::Success);
     }
-    let part = |name: &str| {
-        answer
-            .value
-            .get(name)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-    };
+    let keys = answer.value.get("keys").and_then(Value::as_array);
+    let keys = keys.into_iter().flatten().filter_map(Value::as_str);
+    let quiet = session.printer.verbosity() == Verbosity::Quiet;
+    if !quiet {
+        session.printer.data("# FLUFFY_SECRETS_V1")?;
+    }
+    for key in keys {
+        let line = match quiet {
+            true => key.to_owned(),
+            false => format!("{key}=(redacted)"),
+        };
+        session.printer.data(&line)?;
+    }
+    Ok(ExitCode::Success)
+}
+
+async fn secrets_status(asker: &mut Asker<'_>) -> Outcome {
+    let mut bundle = ask(asker, Operation::GetSecrets, None).await?.value;
+    let runs = runs(asker).await?;
+    let session = asker.session;
+    let json = session.json();
+    let versions = bundle.get_mut("versions").and_then(Value::as_array_mut);
+    for version in versions.into_iter().flatten() {
+        let by = runs.get(view::name(version)).cloned().unwrap_or_default();
+        if let Some(fields) = version.as_object_mut() {
+            let words = || {
+                let each = by
+                    .iter()
+                    .map(|(process, count)| format!("{process}: {count}"));
+                each.collect::<Vec<_>>().join(", ").into()
+            };
+            fields.insert("run_by".to_owned(), if json { json!(by) } else { words() });
+        }
+    }
+    if json {
+        view::show(session, "SecretBundle", &bundle)?;
+        return Ok(ExitCode::Success);
+    }
+    let part = |name: &str| bundle.get(name).and_then(Value::as_str).unwrap_or_default();
     let current = part("current_version_id");
     session
         .printer
         .data(&format!("{}: {current}", part("status")))?;
-    let versions = answer.value.get("versions").and_then(Value::as_array);
+    let versions = bundle.get("versions").and_then(Value::as_array);
     let rows = versions.into_iter().flatten();
     session.printer.table(&view::table("SecretVersion", rows))?;
     Ok(ExitCode::Success)
+}
+
+/// How many instances of each process type run with each version.
+async fn runs(asker: &mut Asker<'_>) -> Result<BTreeMap<String, BTreeMap<String, u64>>, Failure> {
+    let operation = Operation::ListInstances;
+    let named = operation.spec().path_params();
+    let path = named.map(|name| Ok(asker.target.part(name)?.name.clone()));
+    let path = path.collect::<Result<Vec<_>, Failure>>()?;
+    let mut runs: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
+    let mut cursor = None;
+    loop {
+        let mut query = vec![("limit".to_owned(), "200".to_owned())];
+        query.extend(cursor.map(|cursor| ("cursor".to_owned(), cursor)));
+        let call = Call {
+            path: path.clone(),
+            query,
+            ..Call::default()
+        };
+        let page = asker.call(operation, call).await?.value;
+        let items = page.get("items").and_then(Value::as_array);
+        for instance in items.into_iter().flatten() {
+            let text = |pointer: &str| instance.pointer(pointer).and_then(Value::as_str);
+            let over = matches!(text("/observed/status"), Some("stopped" | "collected"));
+            if let (false, Some(version), Some(process)) =
+                (over, text("/secret_version_id"), text("/process"))
+            {
+                let of = runs.entry(version.to_owned()).or_default();
+                *of.entry(process.to_owned()).or_default() += 1;
+            }
+        }
+        cursor = page
+            .get("next_cursor")
+            .and_then(Value::as_str)
+            .map(str::to_owned);
+        if cursor.is_none() {
+            return Ok(runs);
+        }
+    }
 }

@@ -3,6 +3,8 @@
 //! Makes what is missing and leaves what is there: the manifest, the app, the
 //! env. Then it is a deploy like any other, so doing it again does no harm.
 
+mod detect;
+
 use std::fs;
 
 use clap::ArgMatches;
@@ -14,7 +16,7 @@ use fluffy_report::{ExitCode, Report};
 use serde_json::{Value, json};
 
 use super::ask::{Asker, Call};
-use super::{call, extra, manifest, refusal};
+use super::{call, extra, manifest, receipt, refusal};
 use crate::command::{Outcome, person};
 use crate::failure::{self, Failure};
 use crate::session::Session;
@@ -42,23 +44,35 @@ pub(super) async fn run(asker: &mut Asker<'_>, matches: &ArgMatches) -> Outcome 
     let app = part(&asker, "app")?;
     let env = part(&asker, "env")?;
     let path = vec![org.clone(), app.clone()];
-    ensure(
+    let made = ensure(
         &mut asker,
         (Operation::GetApp, path),
         (Operation::CreateApp, &app),
-    )
-    .await?;
+    );
+    if let There::Parked(exit) = made.await? {
+        return Ok(exit);
+    }
     let path = vec![org, app, env.clone()];
-    let found = ensure(
+    let made = ensure(
         &mut asker,
         (Operation::GetEnv, path),
         (Operation::CreateEnv, &env),
-    )
-    .await?;
+    );
+    let found = match made.await? {
+        There::Is(found) => found,
+        There::Parked(exit) => return Ok(exit),
+    };
     if unnamed && found.get("protected") == Some(&Value::Bool(true)) {
         return Err(call::env_not_named(&env).into());
     }
     extra::deploy(&mut asker, matches).await
+}
+
+/// What there is of what was needed.
+enum There {
+    Is(Value),
+    /// Making it waits for a person, and its receipt has been shown.
+    Parked(ExitCode),
 }
 
 /// Makes something by its name, unless it is there; gives what is there.
@@ -66,22 +80,26 @@ async fn ensure(
     asker: &mut Asker<'_>,
     (read, path): (Operation, Vec<String>),
     (create, name): (Operation, &str),
-) -> Result<Value, Failure> {
+) -> Result<There, Failure> {
     let mut call = Call {
         path,
         ..Call::default()
     };
     match asker.try_call(read, &call).await {
-        Ok(found) => return Ok(found.value),
+        Ok(found) => return Ok(There::Is(found.value)),
         Err(CallError::Refused(problem)) if problem.code == "not_found" => {}
         Err(error) => return Err(refusal::failed(&error, read.spec().cli).into()),
     }
     call.path.pop();
     call.body = Some(json!({"name": name}));
-    let made = asker.call(create, call).await?.value;
+    let made = asker.call(create, call).await?;
+    if receipt::is_parked(&made) {
+        let shown = receipt::show(asker, create, &made, &["name".to_owned()]);
+        return Ok(There::Parked(shown?));
+    }
     let done = format!("made {name} (`fluffy {}`)", create.spec().cli);
     asker.session.printer.note(&done);
-    Ok(made)
+    Ok(There::Is(made.value))
 }
 
 /// Writes a manifest of what was typed or is answered.
@@ -99,7 +117,8 @@ fn write_manifest(session: &Session, matches: &ArgMatches) -> Result<(), Failure
             .filter(|it| !it.is_empty())
             .unwrap_or(usual.to_owned()))
     };
-    let usual = slug(&here);
+    let found = detect::look(&folder);
+    let usual = slug(found.name.as_deref().unwrap_or(&here));
     let name = asked("name", &format!("The app's name [{usual}]: "), &usual)?;
     let image = asked("image", "Its image: ", "")?;
     if image.is_empty() {
@@ -108,10 +127,19 @@ fn write_manifest(session: &Session, matches: &ArgMatches) -> Result<(), Failure
             .fix("name it: fluffy launch --image ghcr.io/acme/web:1 --port 8080")
             .into());
     }
+    let usual = found.port.map(|port| port.to_string()).unwrap_or_default();
     let port = match matches.get_one::<u16>("port") {
         Some(port) => port.to_string(),
-        None if call::has(matches, "no-input") => String::new(),
-        None => person::prompt(session, "The port it listens at, if any: ")?.unwrap_or_default(),
+        None if call::has(matches, "no-input") => usual,
+        None => {
+            let shown = match usual.as_str() {
+                "" => String::new(),
+                port => format!(" [{port}]"),
+            };
+            let question = format!("The port it listens at, if any{shown}: ");
+            let answer = person::prompt(session, &question)?;
+            answer.filter(|it| !it.is_empty()).unwrap_or(usual)
+        }
     };
     let memory = matches.get_one::<ByteSize>("memory");
     let memory = memory.map_or_else(|| "256MiB".to_owned(), ToString::to_string);

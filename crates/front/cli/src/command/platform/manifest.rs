@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use super::ask::{self, Asker, Call};
 use super::target::Flags;
+use super::view;
 use crate::args::{DiffArgs, ManifestCommand};
 use crate::command::Outcome;
 use crate::failure::{self, Failure};
@@ -44,6 +45,8 @@ fn validate(session: &Session, file: Option<PathBuf>) -> Outcome {
     let hash = manifest.hash();
     if session.json() {
         session.printer.json(&json!({
+            "api_version": view::API_VERSION,
+            "kind": "ManifestCheck",
             "valid": true,
             "file": source.name,
             "manifest_hash": hash.to_string(),
@@ -81,9 +84,13 @@ fn rewrite(session: &Session, file: Option<PathBuf>, check_only: bool) -> Outcom
         written.map_err(|error| failure::unwritable(&source.path, &error))?;
     }
     if session.json() {
-        let result =
-            json!({"file": source.name, "changed": changes, "written": changes && !check_only});
-        session.printer.json(&result)?;
+        session.printer.json(&json!({
+            "api_version": view::API_VERSION,
+            "kind": "ManifestFormat",
+            "file": source.name,
+            "changed": changes,
+            "written": changes && !check_only,
+        }))?;
     } else if changes && !check_only {
         session.printer.note(&format!("wrote {}", source.name));
     }
@@ -176,7 +183,11 @@ fn show_changes(session: &Session, changes: &[Change<'_>]) -> Result<(), Failure
             .iter()
             .map(|(field, before, after)| json!({"field": field, "before": before, "after": after}))
             .collect();
-        return Ok(session.printer.json(&json!({"changes": list}))?);
+        return Ok(session.printer.json(&json!({
+            "api_version": view::API_VERSION,
+            "kind": "ManifestDiff",
+            "changes": list,
+        }))?);
     }
     if changes.is_empty() {
         return Ok(session.printer.data("They say the same.")?);
@@ -209,7 +220,10 @@ fn plain(field: &str, value: Option<&Value>) -> String {
 }
 
 /// The file that was named, or the nearest manifest from here upwards.
-fn named_or_nearest(session: &Session, file: Option<PathBuf>) -> Result<PathBuf, Failure> {
+pub(crate) fn named_or_nearest(
+    session: &Session,
+    file: Option<PathBuf>,
+) -> Result<PathBuf, Failure> {
     if let Some(file) = file {
         return Ok(file);
     }
@@ -248,11 +262,6 @@ pub(crate) fn read_valid(path: &Path) -> Result<String, Failure> {
     let source = Source::read(path)?;
     source.manifest()?;
     Ok(source.text)
-}
-
-/// As [`read_valid`], of the nearest manifest.
-pub(crate) fn read_nearest_valid(session: &Session) -> Result<String, Failure> {
-    read_valid(&named_or_nearest(session, None)?)
 }
 
 /// The text of the nearest manifest, if there is a readable one.

@@ -14,6 +14,13 @@ use crate::failure::Failure;
 /// What is shown once and never again.
 const SECRETS: &[&str] = &["secret", "client_secret", "invite_code"];
 
+/// What whoever joins needs beside it.
+const BESIDE: &[&str] = &["server", "ca_pin"];
+/// Whether a write waits for a person instead of having been done.
+pub(crate) fn is_parked(answer: &Answer) -> bool {
+    answer.value.get("approval_id").is_some()
+}
+
 /// The receipt of a write; one that waits for a person ends with 8.
 pub(crate) fn show(
     asker: &Asker<'_>,
@@ -30,7 +37,8 @@ pub(crate) fn show(
     if session.json() {
         let mut document = view::document(&document_kind(operation, answer), &answer.value);
         if let Some(fields) = document.as_object_mut() {
-            fields.insert("receipt".to_owned(), to_json(asker, operation, answer));
+            let receipt = to_json(asker, operation, answer, changed);
+            fields.insert("receipt".to_owned(), receipt);
         }
         session.printer.json(&document)?;
         return Ok(exit);
@@ -69,6 +77,11 @@ pub(crate) fn show(
     for field in SECRETS {
         if let Some(secret) = value.get(*field).and_then(Value::as_str) {
             rows.push((field, format!("{secret}   (shown once)")));
+        }
+    }
+    if operation == Operation::CreateEnrollmentToken {
+        for field in BESIDE {
+            rows.push((field, text(field).to_owned()));
         }
     }
     let done = if parked.is_some() { "parked" } else { "done" };
@@ -128,13 +141,29 @@ fn document_kind(operation: Operation, answer: &Answer) -> String {
     }
 }
 
-fn to_json(asker: &Asker<'_>, operation: Operation, answer: &Answer) -> Value {
+/// The receipt for programs: the same that people see.
+pub(crate) fn to_json(
+    asker: &Asker<'_>,
+    operation: Operation,
+    answer: &Answer,
+    changed: &[String],
+) -> Value {
+    let value = &answer.value;
+    let next = match value.get("approval_id").and_then(Value::as_str) {
+        Some(approval) => format!("fluffy approvals approve {approval}"),
+        None => next(operation, value),
+    };
+    let next: Vec<String> = [next].into_iter().filter(|it| !it.is_empty()).collect();
     json!({
         "operation": operation.spec().id,
         "seq": seq(answer),
         "request_id": answer.request_id,
+        "ids": [name(value)],
         "target": target(asker, operation),
         "server": asker.target.server.to_string(),
+        "changed": changed,
+        "isolation": value.pointer("/isolation/level"),
+        "next": next,
     })
 }
 

@@ -9,23 +9,29 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use fluffy_config::env;
-use fluffy_ledger::{LedgerOptions, PostgresAddress, Signing};
+use fluffy_image::Registries;
+use fluffy_ledger::{Actor, ActorKind, AddressError, LedgerOptions, PostgresAddress, Signing};
+use fluffy_node::privileges;
 use fluffy_report::{ExitCode, Report};
 use fluffy_server::dns::Dns;
 use fluffy_server::doors::{Doors, Open, OpenDoorsError};
 use fluffy_server::hostnames::Hostnames;
+use fluffy_server::logs::Keeping;
 use fluffy_server::loops::lease::Timing;
-use fluffy_server::platform::{Founder, Storage};
+use fluffy_server::platform::{Founder, Platform, Storage};
 use fluffy_server::server::{Options, Server};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::edge;
+use super::node::{self, Local, Own};
 use super::target;
-use crate::args::{NetworkArgs, ServerArgs, UpArgs};
+use crate::args::{LogArgs, NetworkArgs, RegistryArgs, ServerArgs, UpArgs};
 use crate::command::Outcome;
 use crate::failure::{self, Failure};
 use crate::session::Session;
@@ -33,15 +39,22 @@ use crate::session::Session;
 /// Where `fluffy up` listens beside its socket, if it can.
 const LISTEN: &str = "[::1]:7443";
 
+/// Where its own node finds it, if nobody says where nodes join.
+const HERE: &str = "127.0.0.1:0";
+
 /// What is to run.
 struct Plan {
     storage: Storage,
     /// Whether the database was put back to an earlier point.
     restored: bool,
+    /// The event at which somebody accepts that the ledger is broken.
+    accept_break: Option<u64>,
     founder: Founder,
     /// Where we leave what people need to trust us.
     folder: PathBuf,
     doors: Doors,
+    /// Whether this machine is its node as well, and how that is set up.
+    node: Option<Own>,
 }
 
 /// Runs the platform of one person until it is told to end.
@@ -53,24 +66,38 @@ pub(crate) fn up(session: &Session, args: &UpArgs) -> Outcome {
     private(&folder)?;
     let socket = folder.join("api.sock");
     alone(&socket)?;
+    let own = Own {
+        images: args.images,
+        metrics: node::metrics(&args.metrics)?,
+    };
     let plan = Plan {
         storage: Storage::Directory(folder.clone()),
         restored: false,
+        accept_break: args.accept_break,
         founder: Founder::Local,
         doors: Doors {
             keys: folder.join("keys"),
             api: public(session, args.listen.as_deref())?,
-            nodes: args.listen_nodes,
+            nodes: match args.no_node {
+                true => args.listen_nodes,
+                // Its own node needs a way in, too.
+                false => args.listen_nodes.or_else(|| HERE.parse().ok()),
+            },
             socket: Some(socket),
+            images: Some(folder.join("images")),
+            logs: Some(logs(&folder, args.logs)),
+            edge: true,
             names: names(&[]),
             certificate: Some(folder.join("certificate")),
             hostnames: hostnames(&args.network),
             ipv4_pool: ipv4_pool(&args.network),
-            insecure_registries: args.insecure_registries.iter().cloned().collect(),
+            registries: registries(&args.registries)?,
             ..Doors::default()
         },
+        node: (!args.no_node).then_some(own),
         folder,
     };
+    node::give_up(privileges::NEEDED | privileges::NEEDED_BY_EDGE)?;
     work(run(session, plan))
 }
 
@@ -86,12 +113,16 @@ pub(crate) fn server(session: &Session, args: &ServerArgs) -> Outcome {
     };
     private(&folder)?;
     let storage = match database {
-        Some(url) => Storage::Database(Box::new(address(&url)?)),
+        Some(url) => Storage::Database {
+            address: Box::new(address(&url)?),
+            archive: args.archive.clone(),
+        },
         None => Storage::Directory(folder.clone()),
     };
     let plan = Plan {
         storage,
         restored: args.restored,
+        accept_break: args.accept_break,
         founder: Founder::Invited,
         doors: Doors {
             keys: args.keys.clone().unwrap_or_else(|| folder.join("keys")),
@@ -100,27 +131,31 @@ pub(crate) fn server(session: &Session, args: &ServerArgs) -> Outcome {
             operators: args.listen_operators,
             names: names(&args.names),
             advertise: args.advertise.clone(),
+            logs: Some(logs(&folder, args.logs)),
             certificate: Some(folder.join("certificate")),
             hostnames: hostnames(&args.network),
             ipv4_pool: ipv4_pool(&args.network),
-            insecure_registries: args.insecure_registries.iter().cloned().collect(),
+            registries: registries(&args.registries)?,
             ..Doors::default()
         },
+        node: None,
         folder,
     };
+    node::give_up(privileges::NEEDED_BY_SERVER)?;
     work(run(session, plan))
 }
 
 /// The address of a database; it may hold a password, so it is not shown.
 pub(super) fn address(url: &str) -> Result<PostgresAddress, Report> {
-    url.parse().map_err(|_| {
-        Report::new(ExitCode::Usage, "the address of the database is none")
+    url.parse().map_err(|error: AddressError| {
+        Report::new(ExitCode::Usage, "the address of the database can't be used")
+            .why(error.to_string())
             .fix("write postgres://USER:PASSWORD@HOST/DATABASE in FLUFFY_DATABASE")
     })
 }
 
 /// Runs with every core of the machine.
-fn work(server: impl Future<Output = Outcome>) -> Outcome {
+pub(super) fn work(server: impl Future<Output = Outcome>) -> Outcome {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -129,7 +164,7 @@ fn work(server: impl Future<Output = Outcome>) -> Outcome {
 }
 
 /// Has what goes wrong in the background written where operators look.
-fn log() {
+pub(super) fn log() {
     let log = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::WARN)
         .with_writer(io::stderr)
@@ -140,8 +175,9 @@ fn log() {
 
 async fn run(session: &Session, plan: Plan) -> Outcome {
     log();
+    let ended = until_told();
     let options = Options {
-        storage: plan.storage,
+        storage: plan.storage.clone(),
         ledger: LedgerOptions {
             // Apart from the ledger: who can rewrite one can't sign the other.
             signing: Some(Signing::in_directory(&plan.folder.join("notary"))),
@@ -154,6 +190,7 @@ async fn run(session: &Session, plan: Plan) -> Outcome {
         let fix = "check that the folder or database is there, yours, and not in use";
         Failure::of(ExitCode::Transient, &error, fix)
     })?;
+    settle_break(session, server.platform(), &plan).await?;
     if plan.restored {
         server.platform().restored().await.map_err(|error| {
             let fix = "check that the database can be written";
@@ -163,14 +200,30 @@ async fn run(session: &Session, plan: Plan) -> Outcome {
     let socket = plan.doors.socket.clone();
     let opened = server.open(plan.doors).await;
     let opened = opened.map_err(|error| closed(&error));
+    let (mut local, mut ways) = (None, None);
     let told = match opened {
-        Ok(open) => tell(session, &plan.folder, socket.as_deref(), &open, &mut server),
+        Ok(mut open) => {
+            // Before instances are looked at: those that run are reached at once.
+            if let Some(seat) = open.edge.take() {
+                ways = edge::begin(&plan.folder.join("edge"), seat).await;
+            }
+            local = begin(&plan.folder, socket.as_deref(), &open, plan.node.as_ref()).await;
+            let node = local
+                .as_ref()
+                .map(|local| local.as_ref().map_err(String::as_str));
+            let places = (plan.folder.as_path(), socket.as_deref());
+            tell(session, places, &open, &mut server, node)
+        }
         Err(failure) => Err(failure),
     };
     if told.is_ok() {
         ready();
-        until_told().await;
+        ended.await;
     }
+    if let Some(Ok(local)) = local {
+        local.halt().await;
+    }
+    drop(ways);
     server.stop().await;
     if let Some(socket) = &socket {
         // The next start makes its own.
@@ -179,13 +232,50 @@ async fn run(session: &Session, plan: Plan) -> Outcome {
     told.map(|()| ExitCode::Success)
 }
 
-/// Says where the server is, and how the first person gets in.
-fn tell(
-    session: &Session,
+/// Accepts a break of the ledger, if that was asked for by its name, or if the
+/// operator says that the database was put back; otherwise says what it is.
+async fn settle_break(session: &Session, platform: &Platform, plan: &Plan) -> Result<(), Failure> {
+    let found = platform.ledger().refused_since();
+    let accepted = plan.accept_break.or(found.filter(|_| plan.restored));
+    if let Some(seq) = accepted {
+        let actor = Actor::new(ActorKind::User, "local");
+        let accepted = platform.accept_break(seq, actor).await;
+        return accepted.map_err(|error| {
+            let fix = match found {
+                Some(found) => format!("the break is at event {found}: --accept-break {found}"),
+                None => "leave --accept-break out: nothing is refused".to_owned(),
+            };
+            Failure::of(ExitCode::Usage, &error, &fix)
+        });
+    }
+    if let Some(seq) = found {
+        session.printer.warn(&format!(
+            "the ledger is broken at event {seq}: it is shown, and nothing is changed on it; look \
+             with `fluffy events verify`, then restore it, or start with --accept-break {seq}"
+        ));
+    }
+    Ok(())
+}
+
+/// Begins the node of this machine, if it is to be one; or says why it cannot.
+async fn begin(
     folder: &Path,
     socket: Option<&Path>,
     open: &Open,
+    node: Option<&Own>,
+) -> Option<Result<Local, String>> {
+    let (own, socket, nodes) = (node?, socket?, open.nodes?);
+    let folder = folder.join("node");
+    Some(node::local(&folder, socket, (nodes, open.pin), own).await)
+}
+
+/// Says where the server is, and how the first person gets in.
+fn tell(
+    session: &Session,
+    (folder, socket): (&Path, Option<&Path>),
+    open: &Open,
     server: &mut Server,
+    node: Option<Result<&Local, &str>>,
 ) -> Result<(), Failure> {
     if let Some(socket) = socket {
         // Only its owner is let in anyway; others need not even ask.
@@ -212,7 +302,12 @@ fn tell(
         let document = json!({
             "api_version": "v1", "kind": "Started", "listening": places, "ca": ca,
             "pin": open.pin.to_string(), "invite": code,
+            "node": node.and_then(Result::ok).map(|it| json!({"id": it.id, "isolation": it.isolation})),
+            "routes": edge::known(server),
         });
+        if let Some(Err(why)) = node {
+            session.printer.warn(&nothing_runs(why));
+        }
         return Ok(session.printer.json(&document)?);
     }
     for place in places {
@@ -226,8 +321,32 @@ fn tell(
             ca.display()
         ))?;
     }
+    match node {
+        Some(Ok(node)) => {
+            let level = node::words(&node.isolation);
+            let text = format!("this machine runs instances as {}: {level}", node.id);
+            session.printer.data(&text)?;
+        }
+        Some(Err(why)) => session.printer.warn(&nothing_runs(why)),
+        None => {}
+    }
+    for route in edge::known(server) {
+        let edge::Way {
+            address,
+            app,
+            env,
+            process,
+            port,
+        } = route;
+        let line = format!("http://{address} is {app}/{env} {process}:{port}");
+        session.printer.data(&line)?;
+    }
     session.printer.note("ready; Ctrl-C ends it");
     Ok(())
+}
+
+fn nothing_runs(why: &str) -> String {
+    format!("no instances run on this machine: {why}")
 }
 
 /// Where `fluffy up` listens beside its socket: where it was told to, or where
@@ -267,12 +386,45 @@ fn closed(error: &OpenDoorsError) -> Failure {
             ExitCode::Conflict,
             "put the key files back, or say with --keys where they are",
         ),
-        OpenDoorsError::Submit(_) | OpenDoorsError::Tls(_) => (
+        OpenDoorsError::Submit(_)
+        | OpenDoorsError::Tls(_)
+        | OpenDoorsError::Images { .. }
+        | OpenDoorsError::Logs { .. } => (
             ExitCode::Transient,
             "check that the folder or database is there, yours, and not in use",
         ),
     };
     Failure::of(code, error, fix)
+}
+
+/// How registries are reached; what cannot be used is refused now.
+fn registries(args: &RegistryArgs) -> Result<Registries, Failure> {
+    let registries = Registries {
+        insecure: args.insecure_registries.iter().cloned().collect(),
+        internal: args.internal_registries.iter().cloned().collect(),
+        mirrors: args.registry_mirrors.clone(),
+        credentials: args.registry_auth.as_deref().map(absolute).transpose()?,
+        authorities: args.registry_ca.as_deref().map(absolute).transpose()?,
+    };
+    match registries.check() {
+        Ok(()) => Ok(registries),
+        Err(error) => Err(Failure::of(ExitCode::Usage, &error, &error.fix())),
+    }
+}
+
+/// A path that means the same from wherever it is read later.
+fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    let absolute = std::path::absolute(path);
+    absolute.map_err(|error| failure::unreadable(path, &error).into())
+}
+
+/// What is kept of what workloads print.
+fn logs(folder: &Path, args: LogArgs) -> Keeping {
+    Keeping {
+        folder: folder.join("logs"),
+        retention: Duration::from_secs(u64::from(args.log_days) * 24 * 3600),
+        most: None,
+    }
 }
 
 /// How hostnames of routes are proven.
@@ -327,7 +479,7 @@ fn private(folder: &Path) -> Result<(), Failure> {
 }
 
 /// Tells systemd, if it asked to be told.
-fn ready() {
+pub(super) fn ready() {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else {
         return;
     };
@@ -336,15 +488,17 @@ fn ready() {
     let _ = say();
 }
 
-async fn until_told() {
-    let (Ok(mut interrupt), Ok(mut terminate)) = (
-        signal(SignalKind::interrupt()),
-        signal(SignalKind::terminate()),
-    ) else {
-        return;
-    };
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+/// Waits for SIGINT or SIGTERM, which are heard from the call on: whoever was
+/// told that we run may end us at once, and in good order.
+pub(crate) fn until_told() -> impl Future<Output = ()> {
+    let heard = [SignalKind::interrupt(), SignalKind::terminate()].map(signal);
+    async {
+        let [Ok(mut interrupt), Ok(mut terminate)] = heard else {
+            return;
+        };
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
     }
 }

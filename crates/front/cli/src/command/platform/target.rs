@@ -38,6 +38,8 @@ pub(crate) struct Target {
     /// The name that logins are kept by.
     pub(crate) context: String,
     pub(crate) server: Server,
+    /// Where the server was found.
+    pub(crate) server_from: Origin,
     /// A token that was given for this call alone.
     pub(crate) token: Option<SecretString>,
     pub(crate) org: Option<Named>,
@@ -63,6 +65,17 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
+    /// The place as people read it; `name` is what was found there.
+    pub(crate) fn told(self, name: &str, context: &str) -> String {
+        match self {
+            Self::Flag => format!("--{name}"),
+            Self::Variable => format!("FLUFFY_{}", name.to_ascii_uppercase()),
+            Self::Manifest => "fluffy.toml".to_owned(),
+            Self::Context => format!("context `{context}`"),
+            Self::Local => "`fluffy up` on this machine".to_owned(),
+        }
+    }
+
     /// Whether a person named it for this very call.
     pub(crate) const fn is_explicit(self) -> bool {
         matches!(self, Self::Flag | Self::Variable)
@@ -129,13 +142,13 @@ impl Target {
             None => None,
         };
         let (context, name) = context.unwrap_or_else(|| (Context::default(), LOCAL.to_owned()));
-        let server = flags
-            .server
-            .clone()
-            .or_else(|| session.variable(env::FLUFFY_SERVER));
-        let server = match server.as_ref().or(context.server.as_ref()) {
-            Some(text) => Server::parse(text, context.ca.as_deref())?,
-            None => Server::Socket(local_socket(paths)),
+        let by_flag = flags.server.clone().map(|text| (text, Origin::Flag));
+        let named = by_flag
+            .or_else(|| Some((session.variable(env::FLUFFY_SERVER)?, Origin::Variable)))
+            .or_else(|| Some((context.server.clone()?, Origin::Context)));
+        let (server, server_from) = match named {
+            Some((text, from)) => (Server::parse(&text, context.ca.as_deref())?, from),
+            None => (Server::Socket(local_socket(paths)), Origin::Local),
         };
         let is_local = server == Server::Socket(local_socket(paths));
         let find = |flag: &Option<String>, variable: &str, from_context: &Option<String>| {
@@ -161,6 +174,7 @@ impl Target {
             token: session.variable(env::FLUFFY_TOKEN).map(SecretString::from),
             context: name,
             server,
+            server_from,
         })
     }
 

@@ -255,6 +255,7 @@ const COLUMNS: &[(&str, &[(&str, &str)])] = &[
             ("STATUS", "status"),
             ("HOST", "hostname"),
             ("PORT", "listen_port"),
+            ("ADDRESS", "address"),
             ("PROCESS", "backend_process"),
             ("REASON", "reason"),
         ],
@@ -264,6 +265,7 @@ const COLUMNS: &[(&str, &[(&str, &str)])] = &[
         &[
             ("ID", "id"),
             ("STATUS", "status"),
+            ("RUN BY", "run_by"),
             ("KEYS", "key_count"),
             ("SIZE", "size_bytes"),
             ("SEALED BY", "master_key_id"),
@@ -426,6 +428,9 @@ fn rows(kind: &str, value: &Value) -> Option<(String, Vec<Value>)> {
         Value::Object(items) => items.iter().map(|(name, it)| named(name, it)).collect(),
         _ => return None,
     };
+    if item == "Quota" {
+        return Some((item, rows.iter().map(quota).collect()));
+    }
     Some((item, rows))
 }
 
@@ -436,6 +441,35 @@ fn named(name: &str, value: &Value) -> Value {
         fields.insert("name".to_owned(), name.into());
     }
     value
+}
+
+/// A limit with its unit: what is counted in bytes as a size, processors in
+/// cores, as both are typed.
+fn quota(quota: &Value) -> Value {
+    let dimension = name(quota);
+    let amount = |field: &str| match quota.get(field) {
+        Some(Value::Number(number)) => {
+            let number = number.as_u64().unwrap_or_default();
+            match dimension {
+                "cpu" => format!("{} cores", cores(number)),
+                "memory" | "volume_bytes" | "log_bytes_per_day" => human(number),
+                _ => number.to_string(),
+            }
+        }
+        _ => "none".to_owned(),
+    };
+    json!({"name": dimension, "used": amount("used"), "limit": amount("limit")})
+}
+
+/// Thousandths of processors, in processors.
+fn cores(millis: u64) -> String {
+    let (whole, rest) = (millis / 1000, millis % 1000);
+    match rest {
+        0 => whole.to_string(),
+        rest => format!("{whole}.{rest:03}")
+            .trim_end_matches('0')
+            .to_owned(),
+    }
 }
 
 /// A value as people read it; how follows from its name.
@@ -567,6 +601,19 @@ mod tests {
         assert_eq!(shown["data"]["kind"], "rollback");
         let list = document("AppList", &json!({"items": [], "next_cursor": null}));
         assert_eq!(list["items"], json!([]));
+    }
+
+    #[test]
+    fn limits_have_their_units() {
+        let quotas = json!({"quotas": {
+            "apps": {"limit": 50, "used": 1}, "cpu": {"limit": 64_000, "used": 250},
+            "memory": {"limit": null, "used": 512 << 20},
+        }});
+        let (item, rows) = rows("Quotas", &quotas).unwrap();
+        let shown = table(&item, rows.iter()).render(None, Styling::Plain);
+        for part in ["0.25 cores  64 cores", "512MiB", "none", "1           50"] {
+            assert!(shown.contains(part), "{part}\n{shown}");
+        }
     }
 
     #[test]

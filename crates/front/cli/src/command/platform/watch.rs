@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fluffy_api::Operation;
 use fluffy_api::client::{CallError, Change, ChangeKind, Watch};
-use fluffy_report::ExitCode;
+use fluffy_report::{ExitCode, Text, Tone, Verbosity};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -72,6 +72,12 @@ async fn show(
         let changed = take(&mut rows, change);
         if complete && (changed || rows.is_empty()) {
             printer.clear()?;
+            if printer.verbosity() == Verbosity::Quiet {
+                for row in rows.values() {
+                    printer.data(view::name(row))?;
+                }
+                continue;
+            }
             printer.table(&view::table(item, rows.values()))?;
         }
     }
@@ -173,13 +179,13 @@ pub(crate) async fn tail(
     Ok(ExitCode::Success)
 }
 
-/// Follows what instances print, from what they printed on.
+/// Follows what instances print, from what they printed on. After a break it
+/// goes on exactly where it was.
 pub(crate) async fn logs(asker: &mut Asker<'_>, operation: Operation, mut call: Call) -> Outcome {
     let mut broken = 0;
-    // The lines of the last moment, which come again after a break.
-    let mut last: Vec<Value> = Vec::new();
+    let mut at: Option<String> = None;
     loop {
-        let ended = match asker.watch(operation, &call, None).await {
+        let ended = match asker.resume(operation, &call, at.as_deref()).await {
             Err(error) => Some(error),
             Ok(mut stream) => loop {
                 let change = match stream.next().await {
@@ -188,30 +194,50 @@ pub(crate) async fn logs(asker: &mut Asker<'_>, operation: Operation, mut call: 
                     Err(error) => break Some(error),
                 };
                 broken = 0;
-                let line = change.value;
-                if line.get("line").is_none() || last.contains(&line) {
-                    continue;
+                if change.value.get("line").is_some() {
+                    log_line(asker, &change.value)?;
                 }
-                log_line(asker, &line)?;
-                if last
-                    .first()
-                    .is_some_and(|it| it.get("at") != line.get("at"))
-                {
-                    last.clear();
+                if !change.id.is_empty() {
+                    at = Some(change.id);
                 }
-                last.push(line);
             },
         };
         broken += 1;
         if let Some(error) = ended.filter(|error| broken > PATIENCE || !may_pass(error)) {
             return Err(refusal::failed(&error, operation.spec().cli).into());
         }
-        if let Some(at) = last.first().and_then(|line| line.get("at")?.as_str()) {
+        if at.is_some() {
             call.query
                 .retain(|(name, _)| name != "since" && name != "tail");
-            call.query.push(("since".to_owned(), at.to_owned()));
         }
         sleep(PAUSE).await;
+    }
+}
+
+/// Puts a line before each one before which some were lost.
+pub(crate) fn with_gaps(mut logs: Value) -> Value {
+    let Some(Value::Array(items)) = logs.get_mut("items") else {
+        return logs;
+    };
+    for line in std::mem::take(items) {
+        if let Some(gap) = gap(&line) {
+            let mut lost = line.clone();
+            if let Some(fields) = lost.as_object_mut() {
+                fields.insert("line".to_owned(), gap.into());
+            }
+            items.push(lost);
+        }
+        items.push(line);
+    }
+    logs
+}
+
+/// What is said of lines that were lost before one.
+fn gap(line: &Value) -> Option<String> {
+    match line.get("dropped").and_then(Value::as_u64)? {
+        0 => None,
+        1 => Some("… 1 line was lost".to_owned()),
+        many => Some(format!("… {many} lines were lost")),
     }
 }
 
@@ -222,6 +248,12 @@ fn log_line(asker: &Asker<'_>, line: &Value) -> Result<(), Failure> {
     }
     let text = |name: &str| line.get(name).and_then(Value::as_str).unwrap_or_default();
     let (at, process, printed) = (text("at"), text("process"), text("line"));
+    if let Some(gap) = gap(line) {
+        let mut lost = Text::new();
+        lost.add(Tone::Dim, &format!("{at}  {process}  {gap}"))
+            .plain("\n");
+        printer.text(&lost)?;
+    }
     Ok(printer.data(&format!("{at}  {process}  {printed}"))?)
 }
 

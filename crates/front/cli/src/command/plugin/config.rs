@@ -90,7 +90,9 @@ fn changes(session: &Session, placed: &Placed, wanted: Wanted) -> Result<Vec<Cha
                 .fix(format!("`{how}`"));
             return Err(report.into());
         }
-        let secret = person::secret(session, &format!("{key}: "))?;
+        let words = how_to_set(&placed.manifest.name, &key, setting.sight);
+        let asks = person::Asks::Allowed { words: &words };
+        let secret = person::secret(session, &format!("{key}: "), asks)?;
         let value = Value::String(secret.expose().clone());
         setting
             .check(&value)

@@ -28,6 +28,23 @@ impl Running {
         (Self(child), said)
     }
 
+    /// Its process.
+    pub(super) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Ends it without a word.
+    pub(super) fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    /// Asks it to end, and waits; for who may be failing already.
+    pub(super) fn leave(&mut self) {
+        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+        let _ = self.0.wait();
+    }
+
     /// Ends it as systemd does; it must end well.
     pub(super) fn end(mut self) {
         let pid = Pid::from_child(&self.0);

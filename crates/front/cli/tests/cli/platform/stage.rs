@@ -32,13 +32,14 @@ impl Stage {
     pub(super) fn set() -> Self {
         let site = Site::empty();
         let mut command = site.context.command();
-        command.args(["up", "--listen", "none", "--json"]);
+        command.args(["up", "--listen", "none", "--no-node", "--json"]);
         command.args(["--listen-nodes", "127.0.0.1:0"]);
         let (running, said) = Running::start(command, "\n");
         let started: Value = serde_json::from_str(&said).unwrap();
         let node = join(&site, &started);
         let image = site.context.home().join("image");
-        write_image(&image);
+        // An archive of nothing.
+        write_image(&image, &[0; 1024]);
         Self {
             site,
             image: format!("oci:{}", image.display()),
@@ -58,6 +59,7 @@ fn join(site: &Site, started: &Value) -> tokio::runtime::Runtime {
     let server = ("localhost".to_owned(), address.unwrap().parse().unwrap());
     let pin: Digest = started["pin"].as_str().unwrap().parse().unwrap();
     let facts = v1::Facts {
+        failed_checks: Vec::new(),
         arch: "amd64".to_owned(),
         drivers: vec![v1::Driver {
             name: "microvm-firecracker".to_owned(),
@@ -87,6 +89,8 @@ fn join(site: &Site, started: &Value) -> tokio::runtime::Runtime {
         role: v1::Role::Worker,
         underlay: Some([127, 0, 0, 1].into()),
         facts,
+        former_node_id: String::new(),
+        fingerprint: Vec::new(),
     };
     let home = Home::open(&site.context.home().join("node")).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -102,7 +106,7 @@ fn join(site: &Site, started: &Value) -> tokio::runtime::Runtime {
 }
 
 /// Writes an image of one layer as a folder of the OCI layout.
-fn write_image(folder: &Path) {
+pub(super) fn write_image(folder: &Path, layer: &[u8]) {
     let blobs = folder.join("blobs/sha256");
     fs::create_dir_all(&blobs).unwrap();
     let put = |kind: &str, bytes: &[u8]| {
@@ -113,16 +117,14 @@ fn write_image(folder: &Path) {
             "digest": format!("sha256:{digest}"), "size": bytes.len(),
         })
     };
-    // An archive of nothing.
-    let layer = vec![0; 1024];
     let config = json!({
         "os": "linux", "architecture": "amd64", "config": {"Cmd": ["/bin/true"]},
-        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", Digest::of(&layer))]},
+        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", Digest::of(layer))]},
     });
     let manifest = json!({
         "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
         "config": put("config.v1+json", config.to_string().as_bytes()),
-        "layers": [put("layer.v1.tar", &layer)],
+        "layers": [put("layer.v1.tar", layer)],
     });
     let mut entry = put("manifest.v1+json", manifest.to_string().as_bytes());
     entry["platform"] = json!({"os": "linux", "architecture": "amd64"});

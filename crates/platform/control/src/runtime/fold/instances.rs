@@ -192,7 +192,11 @@ fn observed(runtime: &mut Runtime, at: &At<'_>, it: &InstanceStatusChanged) -> O
                 instance: Some(id),
             });
         }
-        if reason.is_some_and(|reason| reason.class() == FailureClass::Host) {
+        // Without the server's keys no node would do better.
+        let of_host = |reason: &FailureReason| {
+            reason.class() == FailureClass::Host && *reason != FailureReason::SecretsKeyUnavailable
+        };
+        if reason.as_ref().is_some_and(of_host) {
             let recent = |then: Timestamp| now.since(then) < FAILURE_WINDOW;
             let plan = runtime.plan.nodes.get_mut(&node)?;
             plan.host_failures.retain(|then| recent(*then));
@@ -209,11 +213,12 @@ fn collected(runtime: &mut Runtime, at: &At<'_>) -> Option<()> {
     let id: InstanceId = at.id()?;
     let plan = runtime.plan.instances.remove(&id)?;
     let record = runtime.instances.remove(&id)?;
+    at.forget("instance", id);
     let address = record.address.to_bits();
     runtime.ipam.instances.give_back(address, at.now(), REST);
     runtime.routing_seq = at.seq();
     spec::forget(runtime, &plan.group);
-    tenancy::clear(runtime, plan.group.env);
+    tenancy::clear(runtime, at, plan.group.env);
     Some(())
 }
 

@@ -40,7 +40,8 @@ fn route(runtime: &mut Runtime, at: &At<'_>, body: &Body) -> Option<()> {
             }
         }
         Body::RouteDeleted(_) => {
-            runtime.routes.remove(&at.id()?);
+            runtime.routes.remove(&at.id()?)?;
+            at.forget("route", &at.event.aggregate.id);
         }
         _ => return None,
     }
@@ -64,6 +65,7 @@ fn created(at: &At<'_>, it: &RouteCreated) -> Option<Route> {
         proxy_protocol: it.proxy_protocol.clone(),
         backend_expects_proxy_protocol: it.backend_expects_proxy_protocol.unwrap_or(false),
         ipv4_required: it.ipv4_required,
+        loopback: it.loopback.unwrap_or(false),
         deleting_since: None,
         changed_seq: at.seq(),
     })
@@ -101,6 +103,7 @@ fn exec(runtime: &mut Runtime, at: &At<'_>, body: &Body) -> Option<()> {
                 env: at.env()?,
                 instance: it.instance_id,
                 principal: at.actor(),
+                token: it.token_id,
                 state: ExecState::Requested,
                 command: it.command.clone(),
                 tty: it.tty,
@@ -110,23 +113,26 @@ fn exec(runtime: &mut Runtime, at: &At<'_>, body: &Body) -> Option<()> {
                 connected_at: None,
                 ended: None,
             };
-            let (org, now) = (session.org, at.now());
             runtime.execs.insert(id, session);
-            let made = &mut runtime.orgs.get_mut(&org)?.execs;
-            made.push_back(now);
-            made.retain(|then| now.since(*then) < EXEC_WINDOW);
         }
         Body::ExecSessionDenied(it) => {
             let session = runtime.execs.get_mut(&id)?;
             session.state = ExecState::Denied;
             session.reason = Some(it.reason.clone());
-            keep(&mut runtime.execs, &mut runtime.finished.execs, id);
+            if let Some(oldest) = keep(&mut runtime.execs, &mut runtime.finished.execs, id) {
+                at.forget("exec_session", oldest);
+            }
         }
         Body::ExecSessionGranted(it) => {
             let session = runtime.execs.get_mut(&id)?;
             session.state = ExecState::Granted;
             session.expires_at = Some(it.expires_at);
             session.max_seconds = it.max_seconds;
+            // What was refused uses nothing up.
+            let (org, now) = (session.org, at.now());
+            let made = &mut runtime.orgs.get_mut(&org)?.execs;
+            made.push_back(now);
+            made.retain(|then| now.since(*then) < EXEC_WINDOW);
         }
         Body::ExecSessionConnected(_) => {
             let session = runtime.execs.get_mut(&id)?;
@@ -135,6 +141,7 @@ fn exec(runtime: &mut Runtime, at: &At<'_>, body: &Body) -> Option<()> {
         }
         Body::ExecSessionEnded(it) => {
             let session = runtime.execs.get_mut(&id)?;
+            let is_new = !session.state.is_final();
             session.state = ExecState::Ended;
             session.ended = Some(ExecEnd {
                 reason: it.end_reason.clone(),
@@ -142,7 +149,12 @@ fn exec(runtime: &mut Runtime, at: &At<'_>, body: &Body) -> Option<()> {
                 bytes_in: it.bytes_in,
                 bytes_out: it.bytes_out,
             });
-            keep(&mut runtime.execs, &mut runtime.finished.execs, id);
+            if !is_new {
+                return Some(());
+            }
+            if let Some(oldest) = keep(&mut runtime.execs, &mut runtime.finished.execs, id) {
+                at.forget("exec_session", oldest);
+            }
         }
         _ => {}
     }

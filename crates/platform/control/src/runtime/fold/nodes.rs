@@ -9,7 +9,7 @@ use fluffy_planner::lifecycle::NodeState;
 use fluffy_planner::model::{self as planner, Capacity, Drain, DriverLimits, Stateful};
 
 use super::{At, keep};
-use crate::event::{Body, NodeEnrolled, NodeStateChanged};
+use crate::event::{Body, NodeDriver, NodeEnrolled, NodeStateChanged};
 use crate::runtime::record::{DrainRecord, EnrollmentToken, Node};
 use crate::runtime::{Runtime, spec};
 
@@ -29,6 +29,8 @@ fn token(runtime: &mut Runtime, at: &At<'_>, body: &Body) -> Option<()> {
                 created_by: at.actor(),
                 ended: None,
                 node: None,
+                allow_nat: it.allow_nat.unwrap_or_default(),
+                replaces: it.replaces,
             };
             runtime.enrollment_tokens.insert(at.id()?, token);
         }
@@ -38,14 +40,18 @@ fn token(runtime: &mut Runtime, at: &At<'_>, body: &Body) -> Option<()> {
             token.ended = Some("consumed".to_owned());
             token.node = it.node_id;
             let ended = &mut runtime.finished.tokens;
-            keep(&mut runtime.enrollment_tokens, ended, id);
+            if let Some(oldest) = keep(&mut runtime.enrollment_tokens, ended, id) {
+                at.forget("enrollment_token", oldest);
+            }
         }
         Body::EnrollmentTokenRevoked(_) => {
             let id = at.id()?;
             let token = runtime.enrollment_tokens.get_mut(&id)?;
             token.ended = Some("revoked".to_owned());
             let ended = &mut runtime.finished.tokens;
-            keep(&mut runtime.enrollment_tokens, ended, id);
+            if let Some(oldest) = keep(&mut runtime.enrollment_tokens, ended, id) {
+                at.forget("enrollment_token", oldest);
+            }
         }
         _ => {}
     }
@@ -67,7 +73,25 @@ fn node(runtime: &mut Runtime, at: &At<'_>, body: &Body) -> Option<()> {
             let plan = runtime.plan.nodes.get_mut(&id)?;
             plan.capacity.cores = it.cpu_cores;
             plan.capacity.memory = it.memory_bytes;
+            if let Some(drivers) = &it.drivers {
+                plan.drivers = limits(drivers);
+            }
+            let record = runtime.nodes.get_mut(&id)?;
+            if let Some(drivers) = &it.drivers {
+                record.drivers.clone_from(drivers);
+            }
+            if let Some(version) = &it.agent_version {
+                record.agent_version.clone_from(version);
+            }
             disk(runtime, id);
+        }
+        Body::NodePlanHeld(it) => {
+            let record = runtime.nodes.get_mut(&at.id()?)?;
+            record.held = it.held.clone().map(|held| (held, false));
+        }
+        Body::NodePlanConfirmed(_) => {
+            let record = runtime.nodes.get_mut(&at.id()?)?;
+            record.held.as_mut()?.1 = true;
         }
         Body::NodeCertRotated(it) => {
             let record = runtime.nodes.get_mut(&at.id()?)?;
@@ -96,18 +120,11 @@ fn node(runtime: &mut Runtime, at: &At<'_>, body: &Body) -> Option<()> {
 fn enrolled(runtime: &mut Runtime, at: &At<'_>, it: &NodeEnrolled) -> Option<()> {
     let id: NodeId = at.id()?;
     let address: Ipv6Addr = it.overlay_ipv6.parse().ok()?;
-    let drivers = it.drivers.iter().filter_map(|driver| {
-        let limits = DriverLimits {
-            vcpus: driver.max_vcpus,
-            memory: driver.max_memory_bytes,
-        };
-        Some((spec::driver(&driver.driver)?, limits))
-    });
     let plan = planner::Node {
         version: at.seq(),
         state: NodeState::Enrolled,
         arch: spec::arch(&it.arch)?,
-        drivers: drivers.collect::<BTreeMap<_, _>>(),
+        drivers: limits(&it.drivers),
         capacity: Capacity {
             cores: 0,
             memory: 0,
@@ -130,6 +147,8 @@ fn enrolled(runtime: &mut Runtime, at: &At<'_>, it: &NodeEnrolled) -> Option<()>
         measured: false,
         enrolled_at: at.now(),
         reason: None,
+        held: None,
+        machine: it.machine_fingerprint.clone(),
         former: None,
         drain: None,
         failures: VecDeque::new(),
@@ -138,6 +157,18 @@ fn enrolled(runtime: &mut Runtime, at: &At<'_>, it: &NodeEnrolled) -> Option<()>
     runtime.plan.nodes.insert(id, plan);
     runtime.nodes.insert(id, record);
     Some(())
+}
+
+/// What instances may have by each driver that is known.
+fn limits(drivers: &[NodeDriver]) -> BTreeMap<planner::Driver, DriverLimits> {
+    let known = drivers.iter().filter_map(|driver| {
+        let limits = DriverLimits {
+            vcpus: driver.max_vcpus,
+            memory: driver.max_memory_bytes,
+        };
+        Some((spec::driver(&driver.driver)?, limits))
+    });
+    known.collect()
 }
 
 fn changed(runtime: &mut Runtime, at: &At<'_>, it: &NodeStateChanged) -> Option<()> {

@@ -195,6 +195,7 @@ fn moved(runtime: &mut Runtime, at: &At<'_>, it: &DeployStatusChanged) -> Option
         }
         env.deploys.pop_front();
         runtime.deploys.remove(&oldest);
+        at.forget("deploy", oldest);
     }
     Some(())
 }
@@ -248,6 +249,7 @@ fn secrets(runtime: &mut Runtime, at: &At<'_>, body: &Body) -> Option<()> {
         }
         Body::SecretBundleDeleted(_) => {
             let bundle = runtime.bundles.remove(&at.id()?)?;
+            at.forget("secret_bundle", &at.event.aggregate.id);
             runtime.envs.get_mut(&bundle.env)?.bundle = None;
             runtime.plan.envs.get_mut(&bundle.env)?.secrets = None;
             tenancy::touch(runtime, at, bundle.env);

@@ -1,10 +1,10 @@
 //! Volumes: who mounts them, their backups, and what is made from those.
 
-use fluffy_base::id::VolumeId;
+use fluffy_base::id::{AttachmentId, VolumeId, VolumeSnapshotId};
 use fluffy_planner::lifecycle::{JobState, VolumeState};
 use fluffy_planner::model as planner;
 
-use super::{At, keep, nodes};
+use super::{At, keep, nodes, tenancy};
 use crate::event::{Body, VolumeCreated};
 use crate::runtime::record::{Attachment, Restore, Snapshot, Volume};
 use crate::runtime::{Runtime, spec};
@@ -39,7 +39,10 @@ fn volume(runtime: &mut Runtime, at: &At<'_>, body: &Body) -> Option<()> {
             nodes::disk(runtime, it.new_node_id);
         }
         Body::VolumeDeleted(_) => {
-            runtime.volumes.remove(&id)?;
+            let volume = runtime.volumes.remove(&id)?;
+            at.forget("volume", id);
+            let name = format!("{}/volume/{}", volume.org, volume.name);
+            tenancy::reserve(runtime, at, name);
             let plan = runtime.plan.volumes.remove(&id)?;
             nodes::disk(runtime, plan.home);
         }
@@ -87,7 +90,9 @@ fn attachment(runtime: &mut Runtime, at: &At<'_>, body: &Body) -> Option<()> {
             spec::refresh(runtime, env, &it.process, at.seq());
         }
         Body::VolumeAttachmentDeleted(_) => {
-            let gone = runtime.attachments.remove(&at.id()?)?;
+            let id: AttachmentId = at.id()?;
+            let gone = runtime.attachments.remove(&id)?;
+            at.forget("volume_attachment", id);
             spec::refresh(runtime, gone.env, &gone.process, at.seq());
         }
         _ => {}
@@ -126,7 +131,9 @@ fn job(runtime: &mut Runtime, at: &At<'_>, body: &Body) -> Option<()> {
             }
         }
         Body::SnapshotDeleted(_) => {
-            runtime.snapshots.remove(&at.id()?);
+            let id: VolumeSnapshotId = at.id()?;
+            runtime.snapshots.remove(&id)?;
+            at.forget("snapshot", id);
         }
         Body::RestoreJobCreated(it) => {
             let volume = runtime.plan.volumes.get(&it.new_volume_id)?;
@@ -147,7 +154,10 @@ fn job(runtime: &mut Runtime, at: &At<'_>, body: &Body) -> Option<()> {
             restore.state = JobState::parse(&it.status)?;
             restore.failed_reason.clone_from(&it.failed_reason);
             if restore.state.is_final() {
-                keep(&mut runtime.restores, &mut runtime.finished.restores, id);
+                let ended = &mut runtime.finished.restores;
+                if let Some(oldest) = keep(&mut runtime.restores, ended, id) {
+                    at.forget("restore_job", oldest);
+                }
             }
         }
         _ => {}

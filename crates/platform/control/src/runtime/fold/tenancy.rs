@@ -6,7 +6,7 @@ use std::time::Duration;
 use fluffy_base::id::EnvId;
 use fluffy_planner::model::{self as planner, EnvIsolation, EnvLife};
 
-use super::At;
+use super::{At, retain};
 use crate::event::{Body, EnvCreated};
 use crate::runtime::ipam::{Prefix, REST, ipv4_range};
 use crate::runtime::quota::Dimension;
@@ -133,6 +133,7 @@ fn app(runtime: &mut Runtime, at: &At<'_>, body: &Body) {
         }
         Body::ProjectDeleted(_) => {
             if let Some(project) = at.id().and_then(|id| runtime.projects.remove(&id)) {
+                at.forget("project", &at.event.aggregate.id);
                 reserve(
                     runtime,
                     at,
@@ -171,8 +172,16 @@ fn app(runtime: &mut Runtime, at: &At<'_>, body: &Body) {
         Body::AppDeleted(_) => {
             let Some(id) = at.id() else { return };
             if let Some(app) = runtime.apps.remove(&id) {
-                runtime.releases.retain(|_, release| release.app != id);
+                at.forget("app", id);
+                retain(at, "release", &mut runtime.releases, |it| it.app != id);
                 reserve(runtime, at, format!("{}/app/{}", app.org, app.name));
+            }
+        }
+        // The account itself is the other half's; its name is kept with those
+        // of everything else.
+        Body::ServicePrincipalDeleted(it) => {
+            if let Some((org, name)) = at.org().zip(it.name.as_ref()) {
+                reserve(runtime, at, format!("{org}/principal/{name}"));
             }
         }
         _ => {}
@@ -209,7 +218,7 @@ fn env(runtime: &mut Runtime, at: &At<'_>, body: &Body) -> Option<()> {
             };
             reserve(runtime, at, format!("{app}/env/{name}"));
             touch(runtime, at, id);
-            clear(runtime, id);
+            clear(runtime, at, id);
         }
         Body::EnvScaleSet(it) => {
             let id: EnvId = at.id()?;
@@ -289,14 +298,14 @@ pub(super) fn touch(runtime: &mut Runtime, at: &At<'_>, env: EnvId) {
     }
 }
 
-fn reserve(runtime: &mut Runtime, at: &At<'_>, name: String) {
+pub(super) fn reserve(runtime: &mut Runtime, at: &At<'_>, name: String) {
     let now = at.now();
     runtime.reserved.retain(|_, until| *until > now);
     runtime.reserved.insert(name, now.after(RESERVED));
 }
 
 /// Forgets an env that is to go, once nothing of it is left.
-pub(super) fn clear(runtime: &mut Runtime, id: EnvId) {
+pub(super) fn clear(runtime: &mut Runtime, at: &At<'_>, id: EnvId) {
     let gone = runtime
         .envs
         .get(&id)
@@ -310,8 +319,9 @@ pub(super) fn clear(runtime: &mut Runtime, id: EnvId) {
     runtime.plan.groups.retain(|group, _| group.env != id);
     runtime.plan.deploys.retain(|_, deploy| deploy.env != id);
     runtime.groups.retain(|group, _| group.env != id);
-    runtime.deploys.retain(|_, deploy| deploy.env != id);
-    runtime.execs.retain(|_, exec| exec.env != id);
-    runtime.bundles.retain(|_, bundle| bundle.env != id);
-    runtime.attachments.retain(|_, it| it.env != id);
+    retain(at, "deploy", &mut runtime.deploys, |it| it.env != id);
+    retain(at, "exec_session", &mut runtime.execs, |it| it.env != id);
+    retain(at, "secret_bundle", &mut runtime.bundles, |it| it.env != id);
+    let attachments = &mut runtime.attachments;
+    retain(at, "volume_attachment", attachments, |it| it.env != id);
 }

@@ -1,26 +1,98 @@
 //! Exec sessions: opened by a client, ended by whatever ends them.
 
-use fluffy_base::id::ExecSessionId;
+use fluffy_base::Timestamp;
+use fluffy_base::id::{ExecSessionId, NodeId};
 use fluffy_planner::lifecycle::{Cause, ExecState, InstanceStatus};
 
 use super::{Notice, Noticed, Said};
-use crate::call::{Call, Fact};
+use crate::access::authorize::{self, forbidden};
+use crate::access::place::Place;
+use crate::access::{caller_of_token, kind_of};
+use crate::call::{Call, Fact, Outcome, Subject, Written};
 use crate::event::{ExecSessionConnected, ExecSessionEnded};
 use crate::refusal::Refusal;
+use crate::runtime::record::ExecSession;
 use crate::runtime::steps::scope;
 use crate::runtime::write::{missing, transition};
-use crate::state::State;
+use crate::state::{Owner, State};
 
-/// The client may come in only while the instance runs and its time is not up.
+/// Whether who asked for a session may still do what it was granted for: the
+/// principal holds it, and its token was not revoked. A token whose time is
+/// over is none that was taken away.
+#[must_use]
+pub fn may_go_on(state: &State, now: Timestamp, id: ExecSessionId) -> bool {
+    let Some(session) = state.runtime.execs.get(&id) else {
+        return false;
+    };
+    let owner = Owner {
+        org: Some(session.org),
+        app: Some(session.app),
+        env: Some(session.env),
+    };
+    let kind = session
+        .token
+        .and_then(|token| caller_of_token(state, token))
+        .map_or_else(|| kind_of(&session.principal), |caller| caller.actor.kind);
+    let who = authorize::requester(state, &session.principal, kind, session.token);
+    let place = Place::of(&state.access.names, owner);
+    let (Ok(who), Some(place)) = (who, place) else {
+        return false;
+    };
+    authorize::stands(state, now, &who, "instance.exec", &place)
+}
+
+/// The client may come in only while the instance runs, its time is not up,
+/// and who asked for it may still run something there. The token was shown
+/// then, and is good for nothing more, whatever comes of it.
 pub(super) fn connected(
     state: &State,
     call: &Call<'_>,
     id: ExecSessionId,
     pii_ref: Option<&str>,
-) -> Noticed {
-    let session = state.runtime.execs.get(&id);
-    let session = session.ok_or_else(|| missing("exec session"))?;
-    ExecState::can(Some(session.state), ExecState::Connected, Cause::Client).map_err(transition)?;
+) -> Written {
+    let Some(session) = state.runtime.execs.get(&id) else {
+        return Written::refused(missing("exec session"));
+    };
+    let can = ExecState::can(Some(session.state), ExecState::Connected, Cause::Client);
+    if let Err(error) = can {
+        return Written::refused(transition(error));
+    }
+    let (fact, outcome) = match admit(state, call, id, session) {
+        Ok(node_id) => {
+            let connected = ExecSessionConnected {
+                node_id,
+                pii_ref: pii_ref.map(str::to_owned),
+            };
+            let done = Outcome::Done {
+                status: 200,
+                subject: Subject::default(),
+            };
+            (Fact::new(id, connected.into()), done)
+        }
+        Err((end_reason, refusal)) => {
+            let ended = ExecSessionEnded {
+                exit_code: None,
+                end_reason: end_reason.to_owned(),
+                bytes_in: 0,
+                bytes_out: 0,
+            };
+            (Fact::new(id, ended.into()), Outcome::Refused(refusal))
+        }
+    };
+    let scope = scope(&state.runtime, session.env);
+    Written {
+        facts: vec![fact.of(&scope)],
+        outcome,
+    }
+}
+
+/// The node of a session whose client may come in, or why it ends.
+fn admit(
+    state: &State,
+    call: &Call<'_>,
+    id: ExecSessionId,
+    session: &ExecSession,
+) -> Result<NodeId, (&'static str, Refusal)> {
     let instance = state.runtime.plan.instances.get(&session.instance);
     let running = instance.filter(|it| {
         let status = it.observed.status;
@@ -28,27 +100,22 @@ pub(super) fn connected(
     });
     let Some(instance) = running else {
         let why = "the instance does not run any more";
-        return Err(Refusal::new("instance_not_running", why, "choose another"));
+        let refusal = Refusal::new("instance_not_running", why, "choose another");
+        return Err(("instance_gone", refusal));
     };
     if session.expires_at.is_none_or(|until| until <= call.now) {
         let why = "nobody connected in time";
-        return Err(Refusal::new(
-            "exec_token_invalid",
-            why,
-            "ask for a new session",
-        ));
+        let refusal = Refusal::new("exec_token_invalid", why, "ask for a new session");
+        return Err(("connect_timeout", refusal));
     }
-    let connected = ExecSessionConnected {
-        node_id: instance.node,
-        pii_ref: pii_ref.map(str::to_owned),
-    };
-    let scope = scope(&state.runtime, session.env);
-    Ok(Said::facts(vec![
-        Fact::new(id, connected.into()).of(&scope),
-    ]))
+    match may_go_on(state, call.now, id) {
+        true => Ok(instance.node),
+        false => Err(("operator_revoked", forbidden("instance.exec"))),
+    }
 }
 
-/// Said twice, it ended once.
+/// Said twice, it ended once; but what somebody ended from outside is told
+/// once more by whoever carried it, who knows what went through.
 pub(super) fn ended(state: &State, notice: &Notice) -> Noticed {
     let Notice::ExecEnded {
         session: id,
@@ -62,13 +129,20 @@ pub(super) fn ended(state: &State, notice: &Notice) -> Noticed {
     };
     let session = state.runtime.execs.get(id);
     let session = session.ok_or_else(|| missing("exec session"))?;
-    if session.state.is_final() {
+    let before = session.ended.as_ref();
+    let untold = before.filter(|it| {
+        it.reason == "operator_revoked" && (it.exit_code, it.bytes_in, it.bytes_out) == (None, 0, 0)
+    });
+    let tells = exit_code.is_some() || *bytes_in > 0 || *bytes_out > 0;
+    if session.state.is_final() && !(untold.is_some() && tells && session.connected_at.is_some()) {
         return Ok(Said::default());
     }
-    ExecState::can(Some(session.state), ExecState::Ended, Cause::System).map_err(transition)?;
+    if !session.state.is_final() {
+        ExecState::can(Some(session.state), ExecState::Ended, Cause::System).map_err(transition)?;
+    }
     let ended = ExecSessionEnded {
         exit_code: *exit_code,
-        end_reason: end_reason.clone(),
+        end_reason: untold.map_or(end_reason, |it| &it.reason).clone(),
         bytes_in: *bytes_in,
         bytes_out: *bytes_out,
     };

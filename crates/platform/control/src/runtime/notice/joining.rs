@@ -7,11 +7,12 @@ use super::reports::counts;
 use super::{Enrolment, Notice, Noticed, Said};
 use crate::call::{Call, Fact, Subject};
 use crate::event::{
-    EnrollmentTokenConsumed, NodeCapacityUpdated, NodeCertRotated, NodeEnrolled, NodeStateChanged,
+    EnrollmentTokenConsumed, NodeCapacityUpdated, NodeCertRotated, NodeDriver, NodeEnrolled,
+    NodePlanHeld, NodeRevoked, NodeStateChanged,
 };
 use crate::refusal::Refusal;
-use crate::runtime::spec;
 use crate::runtime::write::{missing, transition};
+use crate::runtime::{record, spec};
 use crate::state::State;
 
 /// A token that can still be used.
@@ -43,14 +44,19 @@ pub(super) fn enroll(state: &State, call: &Call<'_>, it: &Enrolment) -> Noticed 
         return Err(Refusal::new(
             "invalid_argument",
             why,
-            "fluffy doctor --role node",
+            "run `fluffy node doctor` on the machine",
         ));
     }
+    // Whoever was here before comes back only by a token that says so.
+    let replaces = token.and_then(|token| token.replaces);
+    let was = |id: &NodeId, node: &record::Node| {
+        let machine = it.machine.is_some() && node.machine == it.machine;
+        (machine || it.former == Some(*id)) && replaces != Some(*id)
+    };
     let twice = runtime.nodes.contains_key(&it.node)
-        || runtime
-            .nodes
-            .values()
-            .any(|node| node.wireguard_public_key == it.wireguard_public_key);
+        || runtime.nodes.iter().any(|(id, node)| {
+            node.wireguard_public_key == it.wireguard_public_key || was(id, node)
+        });
     if twice {
         let mut said = consumed(it.token, "duplicate", None);
         said.subject = Subject::of("refused", "duplicate");
@@ -74,11 +80,25 @@ pub(super) fn enroll(state: &State, call: &Call<'_>, it: &Enrolment) -> Noticed 
         labels: it.labels.clone(),
         agent_version: it.agent_version.clone(),
         token_id: it.token,
+        machine_fingerprint: it.machine.clone(),
     };
     let mut said = consumed(it.token, "enrolled", Some(it.node));
     said.facts.push(Fact::new(it.node, enrolled.into()));
+    said.facts.extend(replaced(state, replaces));
     said.subject = Subject::of("node", it.node);
     Ok(said)
+}
+
+/// What a node that is replaced was is shut out, and its instances move.
+fn replaced(state: &State, replaces: Option<NodeId>) -> Option<Fact> {
+    let id = replaces?;
+    let node = state.runtime.plan.nodes.get(&id)?;
+    let can = NodeState::can(Some(node.state), NodeState::Revoked, Cause::NodeManage);
+    can.ok()?;
+    let revoked = NodeRevoked {
+        reason: "replaced".to_owned(),
+    };
+    Some(Fact::new(id, revoked.into()))
 }
 
 fn consumed(token: EnrollmentTokenId, outcome: &str, node_id: Option<NodeId>) -> Said {
@@ -147,6 +167,49 @@ pub(super) fn capacity(state: &State, notice: &Notice) -> Noticed {
         memory_bytes: *memory_bytes,
         disk_bytes: *disk_bytes,
         reserved: serde_json::Value::Object(serde_json::Map::new()),
+        drivers: None,
+        agent_version: None,
     };
     Ok(Said::facts(vec![Fact::new(node, updated.into())]))
+}
+
+/// What a node can, where that is another than when it joined.
+pub(super) fn facts(
+    state: &State,
+    id: NodeId,
+    drivers: &[NodeDriver],
+    agent_version: &str,
+) -> Noticed {
+    counts(state, id)?;
+    let plan = state.runtime.plan.nodes.get(&id);
+    let record = state.runtime.nodes.get(&id).filter(|it| it.measured);
+    let Some((plan, record)) = plan.zip(record) else {
+        return Ok(Said::default());
+    };
+    if record.drivers == drivers && record.agent_version == agent_version {
+        return Ok(Said::default());
+    }
+    let updated = NodeCapacityUpdated {
+        cpu_cores: plan.capacity.cores,
+        memory_bytes: plan.capacity.memory,
+        disk_bytes: record.disk,
+        reserved: serde_json::Value::Object(serde_json::Map::new()),
+        drivers: Some(drivers.to_vec()),
+        agent_version: Some(agent_version.to_owned()),
+    };
+    Ok(Said::facts(vec![Fact::new(id, updated.into())]))
+}
+
+/// What a node holds back of its plan, where that is new.
+pub(super) fn plan_held(state: &State, id: NodeId, held: Option<&str>) -> Noticed {
+    counts(state, id)?;
+    let record = state.runtime.nodes.get(&id);
+    let known = record.and_then(|it| it.held.as_ref());
+    if known.map(|(held, _)| held.as_str()) == held {
+        return Ok(Said::default());
+    }
+    let held = NodePlanHeld {
+        held: held.map(|held| held.chars().take(256).collect()),
+    };
+    Ok(Said::facts(vec![Fact::new(id, held.into())]))
 }

@@ -24,6 +24,10 @@ const CONFIRM: Duration = Duration::from_secs(600);
 /// How full a disk may be, in hundredths.
 const FULL: u8 = 90;
 
+/// How far a node's clock may be off: beyond it, certificates and times of
+/// logs and ends mean nothing.
+const CLOCK: Duration = Duration::from_secs(300);
+
 pub(super) fn watch(state: &State, call: &Call<'_>, vitals: &BTreeMap<NodeId, Vital>) -> Said {
     let mut facts = Vec::new();
     for (id, node) in &state.runtime.plan.nodes {
@@ -47,7 +51,7 @@ pub(super) fn watch(state: &State, call: &Call<'_>, vitals: &BTreeMap<NodeId, Vi
         if NodeState::can(Some(node.state), to, Cause::Liveness).is_err() {
             continue;
         }
-        facts.push(Fact::new(id, changed(to, reason).into()));
+        facts.push(Fact::new(id, changed(to, reason.as_deref()).into()));
         if to == NodeState::Offline {
             lose(state, call, *id, &mut facts);
         } else if node.state == NodeState::Offline {
@@ -73,13 +77,13 @@ fn verdict(
     call: &Call<'_>,
     (id, node): (NodeId, &Node),
     vital: &Vital,
-) -> Option<(NodeState, Option<&'static str>)> {
+) -> Option<(NodeState, Option<String>)> {
     let trouble = trouble(state, call, id, vital);
     match node.state {
         NodeState::Active | NodeState::Degraded | NodeState::Draining
             if vital.silent >= OFFLINE =>
         {
-            Some((NodeState::Offline, Some("heartbeat_missed")))
+            Some((NodeState::Offline, Some("heartbeat_missed".to_owned())))
         }
         NodeState::Active => trouble.map(|why| (NodeState::Degraded, Some(why))),
         NodeState::Degraded if trouble.is_none() => Some((NodeState::Active, None)),
@@ -92,22 +96,30 @@ fn verdict(
 }
 
 /// What keeps a node from taking more.
-fn trouble(state: &State, call: &Call<'_>, id: NodeId, vital: &Vital) -> Option<&'static str> {
+fn trouble(state: &State, call: &Call<'_>, id: NodeId, vital: &Vital) -> Option<String> {
+    let word = |word: &str| Some(word.to_owned());
     if vital.silent >= DEGRADED {
-        return Some("heartbeat_late");
+        return word("heartbeat_late");
     }
     if vital.disk_percent >= FULL {
-        return Some("disk_full");
+        return word("disk_full");
     }
     if vital.unreachable {
-        return Some("overlay_loss");
+        return word("overlay_loss");
+    }
+    if vital.clock_off > CLOCK {
+        return word("clock_skew");
+    }
+    if let Some(lacks) = &vital.unfit {
+        return Some(format!("doctor_failed: {lacks}"));
     }
     let failures = &state.runtime.nodes.get(&id)?.failures;
     let recent = failures
         .iter()
         .filter(|(then, _)| call.now.since(*then) < FAILURE_WINDOW);
     let groups: BTreeSet<_> = recent.clone().map(|(_, group)| group).collect();
-    (recent.count() >= 3 && groups.len() >= 2).then_some("host_failures")
+    let many = recent.count() >= 3 && groups.len() >= 2;
+    many.then(|| "host_failures".to_owned())
 }
 
 /// Nothing is known any more of what is on a node.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use fluffy_base::id::{InstanceId, NodeId, RestoreId, VolumeId, VolumeSnapshotId};
 use fluffy_planner::lifecycle::{Cause, ExecState, InstanceStatus, JobState, VolumeState};
 use fluffy_planner::model::Instance;
+use fluffy_planner::reason::FailureReason;
 
 use super::{JobReport, Noticed, Report, Said, VolumeReport};
 use crate::call::{Call, Fact, Subject};
@@ -114,6 +115,9 @@ impl Desk<'_> {
             .seen
             .get(&report.instance)
             .map_or(0, |seen| seen.changes);
+        // Says itself that it failed often, and is said once in five minutes.
+        let loops = FailureReason::CrashLoopBackoff.to_string();
+        let ends = ends || report.reason_code.as_deref() == Some(&loops);
         !ends && report.flap_count.is_none() && recent + here >= CHANGES
     }
 

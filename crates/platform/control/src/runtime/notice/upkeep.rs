@@ -18,6 +18,9 @@ use crate::state::{Owner, State};
 /// How long a client has to connect after the token's time.
 const CONNECT: Duration = Duration::from_secs(30);
 
+/// How long whoever carries a session has to say how it ended.
+const LATE: Duration = Duration::from_secs(60);
+
 /// How long and how often a release must have been out of use to retire.
 const RETIRE: Duration = Duration::from_secs(30 * 24 * 3600);
 const SUCCEEDED: usize = 20;
@@ -38,7 +41,10 @@ fn sessions(state: &State, call: &Call<'_>, facts: &mut Vec<Fact>) {
     for (id, session) in &state.runtime.execs {
         let expired = session.expires_at.map(|until| until.after(CONNECT));
         let longest = Duration::from_secs(session.max_seconds);
-        let over = session.connected_at.map(|since| since.after(longest));
+        // Whoever carries it ends it by itself, and knows more.
+        let over = session
+            .connected_at
+            .map(|since| since.after(longest + LATE));
         let end_reason = match session.state {
             ExecState::Granted if expired.is_some_and(|at| at <= call.now) => "connect_timeout",
             ExecState::Connected if over.is_some_and(|at| at <= call.now) => "timeout",
@@ -94,10 +100,13 @@ fn retire(state: &State, call: &Call<'_>, facts: &mut Vec<Fact>) {
     }
     kept.extend(runtime.instances.values().map(|instance| instance.release));
     for (id, release) in &runtime.releases {
-        let created = state.meta("release", &id.to_string());
-        let old = created.is_some_and(|it| call.now.since(it.created_at) >= RETIRE);
+        // Most are retired already: what is looked up by text comes last.
         let can = ReleaseState::can(Some(release.state), ReleaseState::Retired, Cause::Retention);
-        if old && can.is_ok() && !kept.contains(id) {
+        if can.is_err() || kept.contains(id) {
+            continue;
+        }
+        let created = state.meta("release", &id.to_string());
+        if created.is_some_and(|it| call.now.since(it.created_at) >= RETIRE) {
             let owner = Owner {
                 org: Some(release.org),
                 app: Some(release.app),

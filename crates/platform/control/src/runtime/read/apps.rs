@@ -155,6 +155,9 @@ impl View<'_> {
             },
             backend_expects_proxy_protocol: route.backend_expects_proxy_protocol,
             ipv4_required: route.ipv4_required,
+            address: route
+                .loopback
+                .then(|| format!("127.0.0.1:{}", route.listen_port)),
         })
     }
 
@@ -208,9 +211,10 @@ impl Asked<'_> {
     }
 
     fn project_id(&self, text: &str) -> Option<ProjectId> {
+        let named: Option<ProjectId> = text.parse().ok();
         let mut all = self.view.runtime().projects.iter();
         let found = all.find(|(id, it)| {
-            Some(it.org) == self.place.owner.org && (it.slug == text || id.to_string() == text)
+            Some(it.org) == self.place.owner.org && (it.slug == text || Some(**id) == named)
         });
         found.map(|(id, _)| *id)
     }

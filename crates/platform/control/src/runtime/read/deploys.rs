@@ -65,8 +65,26 @@ impl View<'_> {
                 other => format!("{process}: {other}"),
             })
         });
-        let texts: Vec<String> = texts.collect();
+        let mut texts: Vec<String> = texts.collect();
+        texts.extend(self.downtimes(deploy));
         (!texts.is_empty()).then(|| texts.join("; "))
+    }
+
+    /// The process types that a roll-out takes down for a while: a volume is
+    /// mounted once, so the old instance goes before the new one comes.
+    fn downtimes(&self, deploy: &record::Deploy) -> Vec<String> {
+        let down = deploy.before.keys().filter(|process| {
+            let id = spec::group_id(deploy.env, process);
+            let group = self.runtime().plan.groups.get(&id);
+            group.is_some_and(|group| {
+                let old = |it: &Instance| it.spec != group.spec.hash || it.restart;
+                !group.spec.volumes.is_empty() && self.members(&id).any(old)
+            })
+        });
+        let told = down.map(|process| {
+            format!("{process}: mounts a volume, so it is down while it is replaced")
+        });
+        told.collect()
     }
 
     fn members<'b>(&'b self, group: &'b GroupId) -> impl Iterator<Item = &'b Instance> {
@@ -190,16 +208,39 @@ impl View<'_> {
         let rolling = self.runtime().plan.deploys.values().any(|deploy| {
             deploy.env == id && matches!(deploy.state, DeployState::Queued | DeployState::Rolling)
         });
+        // One that takes turns for want of room goes on all the same.
+        let slow = |process: Option<&str>| {
+            conditions.iter().any(|it| {
+                it.condition == Condition::DrainFirst.to_string()
+                    && it.process.as_deref() == process
+            })
+        };
+        let trouble = conditions
+            .iter()
+            .any(|it| it.condition != "shared_kernel" && !slow(it.process.as_deref()));
         let short = groups.iter().any(|group| group.ready < group.desired);
-        let trouble = conditions.iter().any(|it| it.condition != "shared_kernel");
         match () {
             () if env.deleted_at.is_some() => "deleting",
             () if groups.is_empty() => "empty",
-            () if rolling => "progressing",
             () if trouble => "degraded",
+            () if rolling => "progressing",
+            () if self.is_ill(id) => "degraded",
             () if short => "progressing",
             () => "healthy",
         }
+    }
+
+    /// Whether an instance that should run has been seen and is not well.
+    fn is_ill(&self, env: EnvId) -> bool {
+        let plan = &self.runtime().plan;
+        let mut own = plan.instances.values().filter(|it| it.group.env == env);
+        own.any(|it| {
+            let ill = matches!(
+                it.observed.status,
+                InstanceStatus::Unhealthy | InstanceStatus::Failed | InstanceStatus::Lost
+            );
+            ill && it.is_wanted()
+        })
     }
 
     fn group(&self, env: EnvId, process: &str, wanted: &record::Wanted) -> Option<GroupStatus> {

@@ -25,7 +25,10 @@ impl View<'_> {
         Some(types::Node {
             meta: self.meta("node", id)?,
             status: node.state.to_string(),
-            reason: record.reason.clone(),
+            reason: record.reason.clone().or_else(|| {
+                let held = record.held.as_ref();
+                held.map(|_| "plan_held".to_owned())
+            }),
             isolation: drivers.first().cloned(),
             drivers,
             arch: spec::arch_text(node.arch).to_owned(),
@@ -37,6 +40,7 @@ impl View<'_> {
             used: self.node_use(id),
             last_heartbeat_at: None,
             drain: record.drain.and_then(|drain| self.drain(drain)),
+            plan_held: record.held.as_ref().map(|(held, _)| held.clone()),
         })
     }
 

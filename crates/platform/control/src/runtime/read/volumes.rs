@@ -75,9 +75,10 @@ impl View<'_> {
 impl Asked<'_> {
     fn volume_id(&self) -> Option<VolumeId> {
         let text = self.place.leaf.as_deref()?;
+        let named: Option<VolumeId> = text.parse().ok();
         let mut all = self.view.runtime().volumes.iter();
         let found = all.find(|(id, it)| {
-            Some(it.org) == self.place.owner.org && (it.name == text || id.to_string() == text)
+            Some(it.org) == self.place.owner.org && (it.name == text || Some(**id) == named)
         });
         found.map(|(id, _)| *id)
     }

@@ -66,9 +66,9 @@ pub(super) fn project(desk: &Desk<'_>) -> Decided {
 
 fn named_project(desk: &Desk<'_>, text: &str) -> Result<ProjectId, Refusal> {
     let org = desk.org()?;
+    let named: Option<ProjectId> = text.parse().ok();
     let mut projects = desk.runtime().projects.iter();
-    let found =
-        projects.find(|(id, it)| it.org == org && (it.slug == text || id.to_string() == text));
+    let found = projects.find(|(id, it)| it.org == org && (it.slug == text || Some(**id) == named));
     found.map(|(id, _)| *id).ok_or_else(|| missing("project"))
 }
 

@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 
 use fluffy_api::Operation;
 use fluffy_api::types::{
-    CreateDeploy, CreateRollback, DeployOptions, OnFailure, RequestedDeployOptions, SetScale,
+    CreateDeploy, CreateRollback, DeployOptions, DeploySource, OnFailure, RequestedDeployOptions,
+    SetScale,
 };
 use fluffy_base::id::{DeployId, EnvId, InstanceId, ReleaseId, SecretVersionId};
+use fluffy_ledger::checkpoint::origin;
+use fluffy_ledger::{SignedCheckpoint, Source};
 use fluffy_manifest::Manifest;
 use fluffy_manifest::model::OnFailure as ManifestOnFailure;
 use fluffy_planner::lifecycle::{Cause, DeployState, SecretBundleState};
@@ -47,8 +50,30 @@ pub(super) fn create(desk: &Desk<'_>) -> Decided {
         release: body.release_id,
         processes,
         options: body.options,
+        source: body.source.map(source).transpose()?,
     };
     roll_out(desk, wanted)
+}
+
+/// What a deploy rests on. Whether it is so is seen where that ledger is; here
+/// it only has to be something that can be looked for there.
+fn source(named: DeploySource) -> Result<Source, Refusal> {
+    let checkpoint = SignedCheckpoint::parse(&named.checkpoint);
+    let checkpoint =
+        checkpoint.map_err(|error| invalid("source.checkpoint", &error.to_string()))?;
+    let covered = checkpoint.checkpoint;
+    if covered.origin != origin(named.ledger_id) {
+        return Err(invalid("source.checkpoint", "it is of another ledger"));
+    }
+    if named.seq == 0 || named.seq > covered.size {
+        return Err(invalid("source.seq", "the checkpoint does not cover it"));
+    }
+    Ok(Source {
+        ledger_id: named.ledger_id,
+        seq: named.seq,
+        hash: named.hash,
+        checkpoint: named.checkpoint,
+    })
 }
 
 pub(super) fn rollback(desk: &Desk<'_>) -> Decided {
@@ -68,6 +93,7 @@ pub(super) fn rollback(desk: &Desk<'_>) -> Decided {
         release,
         processes: None,
         options: body.options,
+        source: None,
     };
     roll_out(desk, wanted)
 }
@@ -107,6 +133,7 @@ struct Requested {
     release: ReleaseId,
     processes: Option<Vec<String>>,
     options: RequestedDeployOptions,
+    source: Option<Source>,
 }
 
 fn roll_out(desk: &Desk<'_>, wanted: Requested) -> Decided {
@@ -158,6 +185,7 @@ fn roll_out(desk: &Desk<'_>, wanted: Requested) -> Decided {
         options,
         to,
         ended: None,
+        source: wanted.source,
     };
     let (mut facts, rest) = new_deploy(desk.runtime(), deploy)?;
     facts.append(&mut checked);
@@ -225,6 +253,8 @@ pub(crate) struct NewDeploy {
     pub(crate) to: BTreeMap<String, Option<(ReleaseId, Option<SecretVersionId>)>>,
     /// A deploy that ends in the same append and is not superseded.
     pub(crate) ended: Option<DeployId>,
+    /// The event of another ledger that it rests on.
+    pub(crate) source: Option<Source>,
 }
 
 /// The facts that open a deploy, and those that say what is wanted from then
@@ -264,6 +294,7 @@ pub(crate) fn new_deploy(
         strategy: "rolling".to_owned(),
         options: serde_json::to_value(&new.options).unwrap_or_default(),
         instance_id: new.instance,
+        source: new.source,
     };
     facts.push(Fact::new(new.id, created.into()));
     if new.instance.is_some() {
@@ -414,6 +445,7 @@ pub(super) fn restart(desk: &Desk<'_>) -> Decided {
             options: plain_options(&release.manifest),
             to: BTreeMap::from([(process, Some((wanted.release, wanted.secrets)))]),
             ended: None,
+            source: None,
         },
     )?;
     for fact in &mut facts {
@@ -446,12 +478,8 @@ pub(super) fn scale(desk: &Desk<'_>) -> Decided {
             }
             let bounds = process.scaling;
             if !(bounds.min..=bounds.max).contains(&count) {
-                let (min, max) = (bounds.min, bounds.max);
-                let why = format!("`{name}` has from {min} to {max} instances, not {count}");
-                let fix = format!("ask for a number from {min} to {max}, or change the manifest");
-                return Err(Refusal::new("scale_out_of_bounds", why, fix)
-                    .with("min", min)
-                    .with("max", max));
+                let bounds = (bounds.min, bounds.max);
+                return Err(preflight::out_of_bounds(&name, bounds, count));
             }
         }
         let count = desired.unwrap_or(process.replicas);

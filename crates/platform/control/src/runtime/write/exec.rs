@@ -7,8 +7,9 @@ use fluffy_base::id::{ExecSessionId, InstanceId};
 use fluffy_planner::lifecycle::{Cause, ExecState, InstanceStatus};
 
 use super::{Decided, Desk, invalid, missing, transition};
-use crate::call::{Fact, Material, Subject};
-use crate::event::{ExecSessionEnded, ExecSessionGranted, ExecSessionRequested};
+use crate::access::place::Place;
+use crate::call::{Call, CallerKind, Fact, Material, Request, Subject};
+use crate::event::{ExecSessionDenied, ExecSessionEnded, ExecSessionGranted, ExecSessionRequested};
 use crate::refusal::Refusal;
 use crate::runtime::quota::Dimension;
 
@@ -16,17 +17,14 @@ use crate::runtime::quota::Dimension;
 const PER_ENV: usize = 10;
 const PER_INSTANCE: usize = 2;
 const PER_HOUR: usize = 100;
+const HOUR: Duration = Duration::from_secs(3600);
+/// When it is worth asking again where a session has to end first.
+const SOON: Duration = Duration::from_secs(30);
 
 pub(super) fn create(desk: &Desk<'_>) -> Decided {
     let (env_id, env) = desk.env()?;
     let body: CreateExec = desk.body()?;
-    let bytes: usize = body.command.iter().map(String::len).sum();
-    if body.command.is_empty() || body.command.len() > 64 || bytes > 16 * 1024 {
-        return Err(invalid(
-            "command",
-            "it has from 1 to 64 parts and at most 16 KiB",
-        ));
-    }
+    check(&body)?;
     let range = |field, value: Option<u32>, default, bounds: std::ops::RangeInclusive<u32>| {
         let value = value.unwrap_or(default);
         let why = format!("it is from {} to {}", bounds.start(), bounds.end());
@@ -52,23 +50,27 @@ pub(super) fn create(desk: &Desk<'_>) -> Decided {
     let live = || runtime.execs.values().filter(|it| !it.state.is_final());
     let of_env = live().filter(|it| it.env == env_id).count();
     let of_instance = live().filter(|it| it.instance == id).count();
-    let recent = runtime.orgs.get(&env.org).map_or(0, |org| {
-        let made = org.execs.iter();
-        made.filter(|then| desk.now().since(**then) < Duration::from_secs(3600))
-            .count()
-    });
-    for (what, many, most) in [
-        ("the env has", of_env, PER_ENV),
-        ("the instance has", of_instance, PER_INSTANCE),
-        ("in the last hour there were", recent, PER_HOUR),
+    let made = runtime.orgs.get(&env.org).map(|org| org.execs.iter());
+    let ages = made.into_iter().flatten().map(|at| desk.now().since(*at));
+    let recent: Vec<Duration> = ages.filter(|age| *age < HOUR).collect();
+    // The next one is free when the oldest is an hour old.
+    let oldest = recent.iter().max().copied().unwrap_or_default();
+    let hourly = HOUR.saturating_sub(oldest);
+    for (what, many, most, after) in [
+        ("the env has", of_env, PER_ENV, SOON),
+        ("the instance has", of_instance, PER_INSTANCE, SOON),
+        (
+            "in the last hour there were",
+            recent.len(),
+            PER_HOUR,
+            hourly,
+        ),
     ] {
         if many >= most {
             let why = format!("{what} {many} sessions of at most {most}");
-            return Err(Refusal::new(
-                "exec_limit",
-                why,
-                "end one, or try again later",
-            ));
+            let fix = "end one, or try again later";
+            let refusal = Refusal::new("exec_limit", why, fix);
+            return Err(refusal.with("retry_after", after.as_secs().max(1)));
         }
     }
     let prepared = match &desk.request.material {
@@ -77,12 +79,7 @@ pub(super) fn create(desk: &Desk<'_>) -> Decided {
     };
     let prepared = prepared.and_then(|id| id.parse().ok());
     let session = prepared.unwrap_or_else(|| ExecSessionId::from_bits(desk.bits()));
-    let requested = ExecSessionRequested {
-        instance_id: id,
-        command: redact(&body.command),
-        tty: body.tty,
-        reason: body.reason,
-    };
+    let requested = requested(desk.call, id, body);
     let granted = ExecSessionGranted {
         expires_at: desk.now().after(Duration::from_secs(token_seconds)),
         max_seconds,
@@ -92,6 +89,64 @@ pub(super) fn create(desk: &Desk<'_>) -> Decided {
         Fact::new(session, granted.into()),
     ];
     Ok((facts, Subject::of("exec_granted", session)))
+}
+
+fn requested(call: &Call<'_>, id: InstanceId, body: CreateExec) -> ExecSessionRequested {
+    ExecSessionRequested {
+        instance_id: id,
+        command: redact(&body.command),
+        tty: body.tty,
+        reason: body.reason,
+        token_id: match call.caller.kind {
+            CallerKind::Token(id) => Some(id),
+            _ => None,
+        },
+    }
+}
+
+/// The record of a command that was not let in; none if it is no command, or
+/// of no instance.
+pub(crate) fn denied(
+    call: &Call<'_>,
+    request: &Request,
+    place: &Place,
+    refusal: &Refusal,
+) -> Vec<Fact> {
+    let instance = place.leaf.as_deref().and_then(|leaf| leaf.parse().ok());
+    let body = request.read_body::<CreateExec>().ok();
+    let (Some(instance), Some(body)) = (instance, body.filter(|it| check(it).is_ok())) else {
+        return Vec::new();
+    };
+    let session = ExecSessionId::from_bits(call.mint.bits(call.now));
+    let denied = ExecSessionDenied {
+        reason: refusal.code.to_owned(),
+    };
+    let bodies = [requested(call, instance, body).into(), denied.into()];
+    let facts = bodies.map(|body| Fact {
+        decided_by: Some(0),
+        ..Fact::new(session, body).of(&place.scope())
+    });
+    facts.into()
+}
+
+/// Whether what is asked for can be run at all.
+fn check(body: &CreateExec) -> Result<(), Refusal> {
+    let bytes: usize = body.command.iter().map(String::len).sum();
+    if body.command.is_empty() || body.command.len() > 64 || bytes > 32 * 1024 {
+        let why = "it has from 1 to 64 parts and at most 32 KiB";
+        return Err(invalid("command", why));
+    }
+    let bytes: usize = body.env.iter().map(|(key, it)| key.len() + it.len()).sum();
+    if body.env.len() > 64 || bytes > 16 * 1024 {
+        let why = "it has at most 64 variables and 16 KiB";
+        return Err(invalid("env", why));
+    }
+    Ok(())
+}
+
+/// Whether what stands before `=` is `-e` or `-eNAME`.
+fn is_short_env(name: &str) -> bool {
+    name.starts_with("-e")
 }
 
 /// The command as it is recorded: without what looks like a secret.
@@ -112,7 +167,7 @@ fn redact(command: &[String]) -> Vec<String> {
             };
         }
         if let Some((name, _)) = part.split_once('=')
-            && (secret(name) || matches!(name, "--env" | "-e"))
+            && (secret(name) || is_short_env(name) || name == "--env")
         {
             return format!("{name}={HIDDEN}");
         }
@@ -159,6 +214,7 @@ mod tests {
             "hidden2",
             "--api-token=hidden3",
             "-e=X=hidden4",
+            "-eX=hidden7",
             "https://me:hidden5@example.com/x",
             "plain",
             "DB_PASSWORD=hidden6",

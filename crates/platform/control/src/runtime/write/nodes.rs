@@ -11,8 +11,8 @@ use fluffy_planner::model;
 use super::{Decided, Desk, gone, invalid, missing, transition};
 use crate::call::{Fact, Material, Subject};
 use crate::event::{
-    EnrollmentTokenCreated, EnrollmentTokenRevoked, NodeRemoved, NodeRevoked, NodeStateChanged,
-    VolumeStateChanged,
+    EnrollmentTokenCreated, EnrollmentTokenRevoked, NodePlanConfirmed, NodeRemoved, NodeRevoked,
+    NodeStateChanged, VolumeStateChanged,
 };
 use crate::refusal::Refusal;
 
@@ -62,6 +62,22 @@ pub(super) fn change(desk: &Desk<'_>) -> Decided {
     let (id, _) = node(desk, to)?;
     let fact = Fact::new(id, changed(to, "operator").into());
     Ok((vec![fact], Subject::of("node", id)))
+}
+
+/// Lets a node end what its plan leaves out; nothing where it holds nothing
+/// back, so that a word too many never releases a later plan.
+pub(super) fn confirm_plan(desk: &Desk<'_>) -> Decided {
+    let id: NodeId = desk.leaf("node")?;
+    let record = desk.runtime().nodes.get(&id);
+    let record = record.ok_or_else(|| missing("node"))?;
+    let facts = match &record.held {
+        Some((held, false)) => {
+            let confirmed = NodePlanConfirmed { held: held.clone() };
+            vec![Fact::new(id, confirmed.into())]
+        }
+        Some((_, true)) | None => Vec::new(),
+    };
+    Ok((facts, Subject::of("node", id)))
 }
 
 pub(super) fn revoke(desk: &Desk<'_>) -> Decided {
@@ -120,8 +136,12 @@ pub(super) fn remove(desk: &Desk<'_>) -> Decided {
 pub(super) fn create_token(desk: &Desk<'_>) -> Decided {
     let body: CreateEnrollmentToken = desk.body()?;
     let seconds = body.ttl_seconds.unwrap_or(3600);
-    if !(60..=86_400).contains(&seconds) {
-        return Err(invalid("ttl_seconds", "it is from 60 to 86400"));
+    if !(300..=86_400).contains(&seconds) {
+        return Err(invalid("ttl_seconds", "it is from 300 to 86400"));
+    }
+    let known = |id: &NodeId| desk.runtime().nodes.contains_key(id);
+    if body.replaces.as_ref().is_some_and(|id| !known(id)) {
+        return Err(invalid("replaces", "there is no such node"));
     }
     let prepared = match &desk.request.material {
         Material::Credential(credential) => credential.issued.first(),
@@ -131,6 +151,8 @@ pub(super) fn create_token(desk: &Desk<'_>) -> Decided {
     let id = prepared.unwrap_or_else(|| EnrollmentTokenId::from_bits(desk.bits()));
     let created = EnrollmentTokenCreated {
         expires_at: desk.now().after(Duration::from_secs(u64::from(seconds))),
+        allow_nat: body.allow_nat.then_some(true),
+        replaces: body.replaces,
     };
     let fact = Fact::new(id, created.into());
     Ok((vec![fact], Subject::of("enrollment_token", id)))

@@ -58,6 +58,11 @@ pub(super) fn check(it: &Preflight<'_>) -> Result<Vec<Fact>, Refusal> {
         if many && (mounts || has_own_attachments(it, name)) {
             return Err(replica_limit(name));
         }
+        // Bounds are the new release's; who scaled by hand is told, not overruled.
+        let bounds = process.scaling;
+        if env.scales.contains_key(*name) && !(bounds.min..=bounds.max).contains(&count) {
+            return Err(out_of_bounds(name, (bounds.min, bounds.max), count).with("process", *name));
+        }
         if process.secrets_required && secrets.is_none() {
             let why = format!("process type `{name}` requires secrets, and the env has none");
             return Err(Refusal::new(
@@ -73,7 +78,9 @@ pub(super) fn check(it: &Preflight<'_>) -> Result<Vec<Fact>, Refusal> {
     let growth = processes.iter().map(|(name, process)| {
         let count = runtime.count(env_id, name, process);
         let stateless = process.mounts.is_empty() && count > 0;
-        (*name, *process, count + if stateless { surge } else { 0 })
+        // Never more new ones than there should be in the end.
+        let more = if stateless { surge.min(count) } else { 0 };
+        (*name, *process, count.saturating_add(more))
     });
     quota(runtime, env.org, env_id, growth).map_err(|refusal| Refusal {
         fix: "deploy with `max_surge` 0 and `max_unavailable` 1, or ask for a higher quota"
@@ -81,6 +88,16 @@ pub(super) fn check(it: &Preflight<'_>) -> Result<Vec<Fact>, Refusal> {
         ..refusal
     })?;
     Ok(facts)
+}
+
+/// The refusal of a number that a manifest does not allow.
+pub(super) fn out_of_bounds(name: &str, (min, max): (u32, u32), count: u32) -> Refusal {
+    let why = format!("`{name}` has from {min} to {max} instances, not {count}");
+    let fix =
+        format!("fluffy scale {name}=N with a number from {min} to {max}, or change the manifest");
+    Refusal::new("scale_out_of_bounds", why, fix)
+        .with("min", min)
+        .with("max", max)
 }
 
 /// The refusal of a second instance with volumes, in its published words.
@@ -110,6 +127,8 @@ fn routes(it: &Preflight<'_>, processes: &[(&str, &Process)]) -> Result<(), Refu
     let routes = it.desk.runtime().routes.iter();
     let routes =
         routes.filter(|(_, route)| route.env == env && route.state != RouteState::Deleting);
+    // The platform's own follow what is deployed.
+    let routes = routes.filter(|(_, route)| !route.loopback);
     for (id, route) in routes {
         let gone = it.cleared.contains(&route.backend_process);
         let process = processes

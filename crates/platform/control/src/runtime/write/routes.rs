@@ -16,10 +16,8 @@ use crate::event::{
 use crate::refusal::Refusal;
 use crate::runtime::quota::{Dimension, within};
 use crate::runtime::read::challenge_of;
+use crate::runtime::routing::DENIED;
 use crate::runtime::{Runtime, record};
-
-/// Ports that are never opened: telnet, mail, and the old Windows shares.
-const DENIED: [u16; 5] = [23, 25, 137, 138, 139];
 
 /// How many ports beside 80 and 443 one public address has.
 const EXTRA_PORTS: u64 = 5;
@@ -69,6 +67,7 @@ pub(super) fn create(desk: &Desk<'_>) -> Decided {
         proxy_protocol: proxy_text(body.proxy_protocol).to_owned(),
         backend_expects_proxy_protocol: Some(body.backend_expects_proxy_protocol),
         ipv4_required: body.ipv4_required,
+        loopback: None,
     };
     let mut facts = vec![Fact::new(id, created.into())];
     // A name below the installation's own suffix needs no other proof.
@@ -287,7 +286,7 @@ pub(super) fn enable_ipv4(desk: &Desk<'_>) -> Decided {
     };
     let mut facts = vec![Fact::new(id, enabled.into())];
     for (route, it) in &runtime.routes {
-        if it.env == id && it.reason.as_deref() == Some("ipv4_missing") {
+        if it.env == id && it.reason.as_deref() == Some(record::IPV4_MISSING) {
             let changed = RouteStatusChanged {
                 state: RouteState::Pending.to_string(),
                 reason: None,
@@ -333,7 +332,7 @@ pub(super) fn disable_ipv4(desk: &Desk<'_>) -> Decided {
         if RouteState::can(Some(it.state), RouteState::Blocked, Cause::System).is_ok() {
             let changed = RouteStatusChanged {
                 state: RouteState::Blocked.to_string(),
-                reason: Some("ipv4_missing".to_owned()),
+                reason: Some(record::IPV4_MISSING.to_owned()),
             };
             facts.push(Fact::new(route, changed.into()));
         }

@@ -9,6 +9,7 @@ use fluffy_api::types::{
 use fluffy_base::id::{AttachmentId, EnvId, NodeId, RestoreId, VolumeId, VolumeSnapshotId};
 use fluffy_planner::lifecycle::{AttachmentState, Cause, JobState, NodeState, VolumeState};
 use fluffy_planner::model::EnvIsolation;
+use serde_json::Value;
 
 use super::preflight::{Need, choose, replica_limit};
 use super::{Decided, Desk, gone, invalid, missing, name, transition};
@@ -19,7 +20,7 @@ use crate::event::{
 };
 use crate::refusal::Refusal;
 use crate::runtime::quota::{Dimension, within};
-use crate::runtime::{Runtime, record, spec};
+use crate::runtime::{Runtime, read, record, spec};
 
 /// The smallest and the largest volume.
 const SIZES: std::ops::RangeInclusive<u64> = (1 << 30)..=(2 << 40);
@@ -96,9 +97,9 @@ fn place(runtime: &Runtime, bytes: u64, only: Option<NodeId>) -> Result<NodeId, 
 /// A volume of the org, by id or name.
 fn named(desk: &Desk<'_>, text: &str) -> Result<VolumeId, Refusal> {
     let org = desk.org()?;
+    let named: Option<VolumeId> = text.parse().ok();
     let mut volumes = desk.runtime().volumes.iter();
-    let found =
-        volumes.find(|(id, it)| it.org == org && (it.name == text || id.to_string() == text));
+    let found = volumes.find(|(id, it)| it.org == org && (it.name == text || Some(**id) == named));
     found.map(|(id, _)| *id).ok_or_else(|| missing("volume"))
 }
 
@@ -151,10 +152,18 @@ pub(super) fn delete(desk: &Desk<'_>) -> Decided {
         instance_id: None,
     };
     let mut facts = vec![Fact::new(id, deleting.into())];
-    if fenced {
-        facts.push(Fact::new(id, VolumeDeleted {}.into()));
+    let subject = Subject::of("volume", id);
+    if !fenced {
+        return Ok((facts, subject));
     }
-    Ok((facts, Subject::of("volume", id)))
+    facts.push(Fact::new(id, VolumeDeleted {}.into()));
+    // Afterwards there is nothing to show: it is shown as it goes.
+    let mut last = Subject::of("gone", id);
+    if let Value::Object(shown) = read::answer(desk.state, &subject) {
+        last.details.extend(shown);
+    }
+    let status = VolumeState::Deleting.to_string();
+    Ok((facts, last.with("status", status)))
 }
 
 fn is_held(runtime: &Runtime, volume: VolumeId) -> bool {
@@ -309,6 +318,8 @@ fn detached(id: AttachmentId, it: &record::Attachment) -> Fact {
 pub(super) fn replace(desk: &Desk<'_>) -> Decided {
     let (id, found) = attachment(desk)?;
     let body: ReplaceAttachment = desk.body()?;
+    // Before anything else is said of it: whose it is.
+    usable(desk, body.volume_id, found.env, "")?;
     let runtime = desk.runtime();
     let others = runtime.attachments.iter();
     let others = others
@@ -325,7 +336,6 @@ pub(super) fn replace(desk: &Desk<'_>) -> Decided {
             ));
         }
     }
-    usable(desk, body.volume_id, found.env, "")?;
     let new = AttachmentId::from_bits(desk.bits());
     let created = VolumeAttachmentCreated {
         volume_id: body.volume_id,

@@ -2,24 +2,24 @@
 
 /// An archive in the making.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Archive {
+pub(crate) struct Archive {
     bytes: Vec<u8>,
 }
 
 /// One entry of it.
 #[derive(Debug, Clone)]
-pub(super) struct Piece<'a> {
-    pub(super) kind: u8,
-    pub(super) name: &'a str,
-    pub(super) link: &'a str,
-    pub(super) content: &'a [u8],
-    pub(super) mode: u32,
-    pub(super) owner: (u32, u32),
-    pub(super) modified: u64,
-    pub(super) device: (u32, u32),
+pub(crate) struct Piece<'a> {
+    pub(crate) kind: u8,
+    pub(crate) name: &'a str,
+    pub(crate) link: &'a str,
+    pub(crate) content: &'a [u8],
+    pub(crate) mode: u32,
+    pub(crate) owner: (u32, u32),
+    pub(crate) modified: u64,
+    pub(crate) device: (u32, u32),
 }
 
-pub(super) const fn piece<'a>(kind: u8, name: &'a str) -> Piece<'a> {
+pub(crate) const fn piece<'a>(kind: u8, name: &'a str) -> Piece<'a> {
     Piece {
         kind,
         name,
@@ -33,7 +33,7 @@ pub(super) const fn piece<'a>(kind: u8, name: &'a str) -> Piece<'a> {
 }
 
 impl Archive {
-    pub(super) fn add(mut self, piece: &Piece<'_>) -> Self {
+    pub(crate) fn add(mut self, piece: &Piece<'_>) -> Self {
         let mut header = [0_u8; 512];
         let mut put = |at: usize, text: &[u8]| header[at..at + text.len()].copy_from_slice(text);
         put(0, piece.name.as_bytes());
@@ -56,21 +56,21 @@ impl Archive {
         self
     }
 
-    pub(super) fn file(self, name: &str, content: &[u8]) -> Self {
+    pub(crate) fn file(self, name: &str, content: &[u8]) -> Self {
         self.add(&Piece {
             content,
             ..piece(b'0', name)
         })
     }
 
-    pub(super) fn folder(self, name: &str) -> Self {
+    pub(crate) fn folder(self, name: &str) -> Self {
         self.add(&Piece {
             mode: 0o755,
             ..piece(b'5', name)
         })
     }
 
-    pub(super) fn link(self, name: &str, target: &str) -> Self {
+    pub(crate) fn link(self, name: &str, target: &str) -> Self {
         self.add(&Piece {
             link: target,
             mode: 0o777,
@@ -78,7 +78,7 @@ impl Archive {
         })
     }
 
-    pub(super) fn hard_link(self, name: &str, target: &str) -> Self {
+    pub(crate) fn hard_link(self, name: &str, target: &str) -> Self {
         self.add(&Piece {
             link: target,
             ..piece(b'1', name)
@@ -86,7 +86,7 @@ impl Archive {
     }
 
     /// A header of POSIX that speaks about the next entry.
-    pub(super) fn records(self, records: &[(&str, &[u8])]) -> Self {
+    pub(crate) fn records(self, records: &[(&str, &[u8])]) -> Self {
         let mut content = Vec::new();
         for (key, value) in records {
             let rest = key.len() + value.len() + 3;
@@ -101,7 +101,7 @@ impl Archive {
         })
     }
 
-    pub(super) fn end(mut self) -> Vec<u8> {
+    pub(crate) fn end(mut self) -> Vec<u8> {
         self.bytes.extend([0; 1024]);
         self.bytes
     }

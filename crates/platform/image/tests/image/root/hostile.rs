@@ -10,7 +10,7 @@ use super::archive::{Archive, Piece, piece};
 use super::judge::Made;
 
 /// Layers that no builder writes, each with what must be said of it.
-fn hostile() -> Vec<(&'static str, Vec<u8>, &'static str)> {
+pub(crate) fn hostile() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let new = Archive::default;
     let deep = "d/".repeat(129) + "file";
     let long_path = format!("{}/x", "p".repeat(250)).repeat(17);

@@ -15,21 +15,21 @@ use fluffy_test_kit::record_skip;
 use serde_json::json;
 
 /// Converts layers as they are.
-pub(super) struct Made {
-    pub(super) folder: tempfile::TempDir,
-    pub(super) root: Result<Root, ConvertError>,
+pub(crate) struct Made {
+    pub(crate) folder: tempfile::TempDir,
+    pub(crate) root: Result<Root, ConvertError>,
 }
 
 impl Made {
-    pub(super) fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.folder.path().join("root.erofs")
     }
 
-    pub(super) fn of(layers: &[Vec<u8>]) -> Self {
+    pub(crate) fn of(layers: &[Vec<u8>]) -> Self {
         Self::within(layers, RootLimits::default())
     }
 
-    pub(super) fn within(layers: &[Vec<u8>], limits: RootLimits) -> Self {
+    pub(crate) fn within(layers: &[Vec<u8>], limits: RootLimits) -> Self {
         let blobs = layers.iter().map(|layer| LayerBlob {
             bytes: &**layer,
             compression: Compression::None,
@@ -38,7 +38,7 @@ impl Made {
         Self::from(blobs, limits)
     }
 
-    pub(super) fn from<'a>(
+    pub(crate) fn from<'a>(
         blobs: impl IntoIterator<Item = LayerBlob<&'a [u8]>>,
         limits: RootLimits,
     ) -> Self {
@@ -55,7 +55,7 @@ impl Made {
     }
 
     /// What `fsck.erofs` finds good and takes out of it.
-    pub(super) fn taken_out(&self) -> PathBuf {
+    pub(crate) fn taken_out(&self) -> PathBuf {
         self.root.as_ref().unwrap();
         let out = self.folder.path().join("out");
         let mut check = Command::new("fsck.erofs");
@@ -65,18 +65,18 @@ impl Made {
         out
     }
 
-    pub(super) fn code(&self) -> &'static str {
+    pub(crate) fn code(&self) -> &'static str {
         self.root.as_ref().unwrap_err().code()
     }
 }
 
 /// A file system that this machine's kernel mounted; unmounted when dropped.
-pub(super) struct Mounted {
-    pub(super) at: PathBuf,
+pub(crate) struct Mounted {
+    pub(crate) at: PathBuf,
 }
 
 impl Mounted {
-    pub(super) fn new(made: &Made) -> Option<Self> {
+    pub(crate) fn new(made: &Made) -> Option<Self> {
         made.root.as_ref().unwrap();
         let known = fs::read_to_string("/proc/filesystems").unwrap();
         if !known.contains("erofs") {
@@ -100,7 +100,7 @@ impl Drop for Mounted {
 }
 
 /// Everything that can be seen of a tree.
-pub(super) fn seen(root: &Path) -> BTreeMap<String, String> {
+pub(crate) fn seen(root: &Path) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut waiting = vec![root.to_owned()];
     while let Some(path) = waiting.pop() {
@@ -131,7 +131,7 @@ pub(super) fn seen(root: &Path) -> BTreeMap<String, String> {
 }
 
 /// What umoci makes of the same layers.
-pub(super) fn unpacked_by_umoci(folder: &Path, layers: &[Vec<u8>]) -> PathBuf {
+pub(crate) fn unpacked_by_umoci(folder: &Path, layers: &[Vec<u8>]) -> PathBuf {
     let layout = folder.join("layout");
     let blobs = layout.join("blobs/sha256");
     fs::create_dir_all(&blobs).unwrap();

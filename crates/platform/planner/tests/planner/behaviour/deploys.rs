@@ -161,6 +161,67 @@ fn three_that_do_not_start_end_a_deploy_and_the_release_before_comes_back() {
 }
 
 #[test]
+fn what_a_failed_deploy_had_added_goes_with_it() {
+    let web = group_id(1, "web");
+    let job = group_id(1, "job");
+    let mut state = cluster(&[16, 16]);
+    add_group(&mut state, &web, 2);
+    add_group(&mut state, &job, 0);
+    let mut desk = Desk::new(state);
+    desk.run(12);
+    desk.never_ready.insert(release_id(2));
+    desk.deploy(&[&web, &job], 2, options());
+    // Before this deploy nobody wanted a job.
+    let deploy = desk.state().deploys.values_mut().last().unwrap();
+    deploy.groups.insert(job.clone(), None);
+    desk.server.scale(&job, 1);
+    desk.run(5);
+    assert_eq!(desk.live(&job).len(), 1, "the control: it was wanted");
+    desk.run(200);
+    assert_eq!(
+        desk.last_deploy(),
+        (DeployKind::Rollback, DeployState::Succeeded)
+    );
+    assert_eq!(desk.server.state.groups[&web].spec.release, release_id(1));
+    assert_eq!(desk.server.state.groups[&job].count, 0);
+    assert_eq!(desk.live(&job).len(), 0);
+}
+
+#[test]
+fn a_first_deploy_that_fails_has_nothing_to_go_back_to() {
+    let (mut desk, web) = desk(&[16, 16], 1);
+    desk.never_ready.insert(release_id(2));
+    desk.deploy(&[&web], 2, options());
+    let deploy = desk.state().deploys.values_mut().last().unwrap();
+    deploy.groups.insert(web.clone(), None);
+    desk.run(200);
+    assert_eq!(desk.last_deploy().1, DeployState::Failed);
+    assert_eq!(desk.server.state.deploys.len(), 1);
+}
+
+#[test]
+fn one_that_crashes_over_and_over_ends_a_deploy_at_once() {
+    let (mut desk, web) = desk(&[16, 16], 3);
+    let before: Vec<_> = desk.members(&web).iter().map(|(id, _)| *id).collect();
+    desk.never_ready.insert(release_id(2));
+    desk.deploy(&[&web], 2, options());
+    desk.run(2);
+    let members = desk.members(&web);
+    let new = members.iter().find(|(id, _)| !before.contains(id));
+    desk.fail(new.unwrap().0, FailureReason::CrashLoopBackoff);
+    desk.run(2);
+    let states: Vec<_> = desk
+        .server
+        .state
+        .deploys
+        .values()
+        .map(|it| it.state)
+        .collect();
+    assert_eq!(states[0], DeployState::Failed);
+    assert_eq!(desk.server.state.groups[&web].replaced.len(), 0);
+}
+
+#[test]
 fn a_failed_gate_pauses_where_that_is_wanted_and_the_mix_stays() {
     let (mut desk, web) = desk(&[16, 16], 3);
     desk.never_ready.insert(release_id(2));

@@ -15,11 +15,11 @@ use serde_json::{Map, Value, json};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::super::backend::{
-    Asked, Backend, Health, Identity, OpenExec, OpenedExec, Opening, Stored, Wrote,
+    Asked, Backend, Earlier, Health, Identity, OpenExec, OpenedExec, Opening, Stored, Wrote,
 };
 use crate::aside::Draw;
 use crate::fold::Position;
-use crate::gateway::Ended;
+use crate::gateway::{Ended, Terms};
 use crate::node::ExecLink;
 
 #[derive(Clone)]
@@ -117,6 +117,7 @@ impl Double {
     pub(super) fn restore(&self) {
         let mut state = self.state();
         state.head = 1;
+        state.events.truncate(1);
         drop(state);
         self.0.positions.send_replace(Position { epoch: 2, seq: 1 });
     }
@@ -150,7 +151,11 @@ impl Double {
                 to_node,
                 from_node: link,
             },
-            longest: Duration::from_secs(60),
+            terms: Terms {
+                session: "exec_1".to_owned(),
+                longest: Duration::from_secs(60),
+                tty: false,
+            },
             revoked,
             ended,
         };
@@ -323,11 +328,11 @@ impl Backend for Double {
         self.state().apps.get(&subject.id).cloned().unwrap_or(gone)
     }
 
-    async fn led_to(&self, decision: u64) -> Option<Subject> {
+    async fn led_to(&self, decision: u64) -> Option<Earlier> {
         let state = self.state();
         let (key, _) = state.used.iter().find(|(_, (_, seq))| *seq == decision)?;
         // The double's keys end with the name.
-        Some(Subject::of("app", key.rsplit('-').next()?))
+        Some(Earlier::Done(Subject::of("app", key.rsplit('-').next()?)))
     }
 
     async fn read(&self, asked: Asked) -> Result<Value, Refusal> {

@@ -128,3 +128,52 @@ async fn what_is_nowhere_costs_the_address() {
     }
     assert_eq!(last, 429);
 }
+
+/// More payers than are kept share what one has, and none of them ends a
+/// bucket whose window goes on.
+#[tokio::test]
+async fn a_crowd_of_payers_is_bounded_and_forgets_nobody() {
+    use super::super::rate::Rates;
+    use fluffy_api::operation::Bucket;
+
+    let double = Double::default();
+    // What is drawn here is kept here alone.
+    double.out_of_reach(1);
+    let rates = Rates::default();
+    let limits = RateLimits {
+        reads: 5,
+        execs: 2,
+        ..RateLimits::default()
+    };
+    let exec = async || {
+        let left = rates.count(&double, limits, (Bucket::Exec, "acme"));
+        left.await.allowed
+    };
+    assert!(exec().await && exec().await && !exec().await);
+    let mut allowed = 0;
+    for number in 0..25_000 {
+        let payer = format!("payer{number}");
+        let left = rates.count(&double, limits, (Bucket::Read, &payer));
+        allowed += u32::from(left.await.allowed);
+    }
+    assert_eq!(allowed, 20_000 - 1 + 5, "one each, and five for all others");
+    assert!(!exec().await, "the hour is not over");
+    // The next minute has room again.
+    double.pass(Duration::from_secs(60));
+    let left = rates.count(&double, limits, (Bucket::Read, "late"));
+    assert!(left.await.allowed);
+    assert!(!exec().await, "the hour is still not over");
+}
+
+#[tokio::test]
+async fn health_costs_nobody_anything() {
+    let stand = Stand::with(tight());
+    let peer = Peer::Address(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 9)));
+    for _ in 0..100 {
+        let ask = stand.request("GET /healthz", &[], "");
+        let answer = stand.service.respond(Door::Operators, peer, ask).await;
+        assert_eq!(answer.status(), 200);
+    }
+    let read = stand.request("GET /v1/orgs/acme/apps", &[], "");
+    assert_eq!(stand.send_from(9, read).await.status, 200);
+}

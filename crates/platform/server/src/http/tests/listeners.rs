@@ -36,7 +36,7 @@ async fn said(
 async fn over_tls(stand: &Stand) -> (Served, std::net::SocketAddr, String) {
     let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let private = PrivateKeyDer::Pkcs8(key.signing_key.serialize_der().into());
-    let acceptor = tls(vec![key.cert.der().clone()], private).unwrap();
+    let acceptor = Tls::new(vec![key.cert.der().clone()], private).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let served = serve(stand, Listener::Public(listener, acceptor));

@@ -155,3 +155,88 @@ async fn an_org_has_so_many_streams_and_no_more() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
+
+/// What happens while a stream is busy with a slow reader is not missed, and
+/// no watermark speaks of an event that was not sent.
+#[tokio::test(start_paused = true)]
+async fn what_happens_while_a_reader_is_slow_is_sent_at_once() {
+    let stand = Stand::new();
+    // More than wait for a reader that does not read.
+    for number in 0..70 {
+        stand.create(&format!("app{number}"), &[]).await;
+    }
+    let events = "/v1/orgs/acme/events?after=0";
+    let mut reader = Reader::new(watch(&stand, events, &[]).await);
+    // Nothing moves any more: the stream waits for its reader.
+    tokio::time::advance(Duration::from_millis(1)).await;
+    stand.create("late", &[]).await;
+    let start = tokio::time::Instant::now();
+    let mut last = 0;
+    while last < 71 {
+        let (kind, seq, _) = reader.next().await.unwrap();
+        match kind.as_str() {
+            "upsert" => {
+                assert_eq!(seq, last + 1);
+                last = seq;
+            }
+            _ => assert!(seq <= last, "{kind} {seq} before {last} was sent"),
+        }
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(5), "{took:?}");
+    }
+}
+
+/// A platform on which something always happens tells its readers that they
+/// live too, and never more than they were sent.
+#[tokio::test(start_paused = true)]
+async fn a_busy_stream_has_watermarks() {
+    let stand = Stand::new();
+    stand.create("first", &[]).await;
+    let mut reader = Reader::new(watch(&stand, "/v1/orgs/acme/events?after=0", &[]).await);
+    let writing = async {
+        for number in 0..10 {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            stand.create(&format!("app{number}"), &[]).await;
+        }
+    };
+    let reading = async {
+        let (mut last, mut marks) = (0, 0);
+        while last < 11 {
+            let (kind, seq, _) = reader.next().await.unwrap();
+            match kind.as_str() {
+                "upsert" => last = seq,
+                "watermark" => {
+                    assert_eq!(seq, last);
+                    marks += 1;
+                }
+                _ => {}
+            }
+        }
+        marks
+    };
+    let ((), marks) = tokio::join!(writing, reading);
+    assert_eq!(marks, 3, "in 50 seconds");
+}
+
+/// Numbers of events mean something else after a restore: a stream ends, and
+/// nobody goes on behind an event that there is not.
+#[tokio::test(start_paused = true)]
+async fn a_restored_ledger_ends_streams() {
+    let stand = Stand::new();
+    for name in ["a", "b", "c"] {
+        stand.create(name, &[]).await;
+    }
+    let events = "/v1/orgs/acme/events";
+    let mut reader = Reader::new(watch(&stand, events, &[("last-event-id", "1")]).await);
+    assert_eq!(reader.kinds(3).await.len(), 3);
+    let mut list = Reader::new(watch(&stand, "/v1/orgs/acme/apps", &[]).await);
+    assert_eq!(list.kinds(4).await.len(), 4);
+    stand.double.restore();
+    assert_eq!(reader.next().await, None);
+    assert_eq!(list.next().await, None);
+    let again = watch(&stand, events, &[("last-event-id", "3")]).await;
+    assert_eq!(again.status(), 410);
+    // Where it ends, it goes on.
+    let mut anew = Reader::new(watch(&stand, events, &[("last-event-id", "1")]).await);
+    assert_eq!(anew.kinds(1).await, ["synced"]);
+}

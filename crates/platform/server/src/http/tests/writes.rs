@@ -166,7 +166,7 @@ async fn a_write_whose_view_is_late_answers_with_a_receipt() {
     let got = stand.create("shop", &[("prefer", "wait=3")]).await;
     assert_eq!(got.status, 202);
     assert_eq!(got.value["seq"], 1);
-    assert_eq!(got.value["status_url"], "/v1/orgs/acme/operations/shop");
+    assert_eq!(got.value["status_url"], "/v1/orgs/acme/apps/shop");
     let read = stand.send(
         "GET /v1/orgs/acme/apps/shop",
         &[("fluffy-min-seq", "1")],
@@ -205,4 +205,42 @@ async fn bodies_are_checked_before_anything_is_decided() {
         .await;
     assert_eq!((got.status, got.code()), (413, "too_large"));
     assert_eq!(stand.double.apps(), 0);
+}
+
+/// Where a write can be looked at whose view is late.
+#[tokio::test]
+async fn a_receipt_leads_to_what_was_written() {
+    let stand = Stand::new();
+    stand.create("shop", &[]).await;
+    stand.double.hold();
+    for (line, body, url) in [
+        (
+            "POST /v1/orgs/acme/apps",
+            r#"{"name":"new"}"#,
+            "/v1/orgs/acme/apps/new",
+        ),
+        (
+            "PATCH /v1/orgs/acme/apps/shop",
+            r#"{"description":"d"}"#,
+            "/v1/orgs/acme/apps/shop",
+        ),
+    ] {
+        let got = stand.send(line, &[("prefer", "wait=0")], body).await;
+        assert_eq!(got.status, 202, "{line}");
+        assert_eq!(got.value["status_url"], url, "{line}");
+    }
+}
+
+/// A key of somebody who logs in is nobody's: it neither repeats an answer nor
+/// is it in anybody's way.
+#[tokio::test]
+async fn logging_in_has_no_keys() {
+    let stand = Stand::new();
+    let body = r#"{"grant_type":"invite","code":"x"}"#;
+    for _ in 0..2 {
+        let got = stand.send("POST /v1/auth/token", &[KEY], body).await;
+        assert_eq!(got.code(), "not_supported", "the double knows apps only");
+        assert_eq!(got.header("idempotency-replayed"), None);
+    }
+    assert_eq!(stand.double.stored(), []);
 }
