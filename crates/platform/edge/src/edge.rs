@@ -17,7 +17,7 @@ use arc_swap::ArcSwap;
 use fluffy_api::node::v1;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, watch};
-use tokio::task::{AbortHandle, spawn_blocking};
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
 use crate::keep::Keep;
@@ -119,7 +119,15 @@ struct Counts {
 
 /// A task that ends with its owner.
 #[derive(Debug)]
-struct Task(AbortHandle);
+struct Task(JoinHandle<()>);
+
+impl Task {
+    /// Ends it; what it held is free when this returns, and not merely soon.
+    async fn end(mut self) {
+        self.0.abort();
+        let _ = (&mut self.0).await;
+    }
+}
 
 impl Drop for Task {
     fn drop(&mut self) {
@@ -128,7 +136,7 @@ impl Drop for Task {
 }
 
 fn task(work: impl Future<Output = ()> + Send + 'static) -> Task {
-    Task(tokio::spawn(work).abort_handle())
+    Task(tokio::spawn(work))
 }
 
 impl Edge {
@@ -249,7 +257,8 @@ impl Edge {
             };
             routes.insert(port, live);
         }
-        state.listeners.retain(|port, _| routes.contains_key(port));
+        let unused = |port: &u16, _: &mut Vec<Task>| !routes.contains_key(port);
+        let closing: Vec<_> = state.listeners.extract_if(unused).collect();
         state.targets = targets;
         let stays = |port: &u16, live: &Arc<Live>| {
             let now: Option<&Arc<Live>> = routes.get(port);
@@ -263,6 +272,10 @@ impl Edge {
         self.shared.routes.store(Arc::new(routes));
         for live in gone {
             live.gone.send_replace(true);
+        }
+        // Whoever is told that a table is in force finds its ports closed.
+        for listener in closing.into_iter().flat_map(|(_, listeners)| listeners) {
+            listener.end().await;
         }
         problems
     }
