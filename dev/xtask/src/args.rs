@@ -18,6 +18,12 @@ cargo xtask pictures                  draw the pictures of README.md anew, from 
 cargo xtask check-layers              check which crate depends on which
 cargo xtask check-permits             check that effects take a permit";
 
+/// What `cargo xtask bench` measures.
+const AREAS: &[&str] = &[
+    "policy", "ledger", "ipc", "process", "sandbox", "agent", "plugin", "planner", "control",
+    "image", "node", "all",
+];
+
 /// How long `cargo xtask fuzz` runs when nothing else is said.
 const FUZZ_MINUTES: u64 = 10;
 
@@ -90,13 +96,7 @@ impl Task {
             ("bench", []) => Ok(Self::Bench {
                 area: "all".to_owned(),
             }),
-            (
-                "bench",
-                [
-                    area @ ("policy" | "ledger" | "ipc" | "process" | "sandbox" | "agent"
-                    | "plugin" | "planner" | "control" | "node" | "all"),
-                ],
-            ) => Ok(Self::Bench {
+            ("bench", [area]) if AREAS.contains(area) => Ok(Self::Bench {
                 area: (*area).to_owned(),
             }),
             ("fuzz", options) => parse_fuzz(options),
@@ -180,6 +180,11 @@ mod tests {
                 "{typed}"
             );
         }
+        for area in AREAS {
+            assert!(parse(&format!("bench {area}")).is_ok(), "{area}");
+        }
+        let named = format!("measure: {} or all;", AREAS[..AREAS.len() - 1].join(", "));
+        assert!(USAGE.contains(&named), "{named}");
         assert_eq!(parse(""), Ok(Task::Usage));
         assert_eq!(parse("fuzz --help"), Ok(Task::Usage));
     }
