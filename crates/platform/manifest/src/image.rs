@@ -94,9 +94,6 @@ impl FromStr for ImageReference {
     type Err = ParseImageError;
 
     fn from_str(text: &str) -> Result<Self, ParseImageError> {
-        if text.len() > LONGEST {
-            return Err(ParseImageError("it is too long"));
-        }
         let (name, digest) = match text.split_once('@') {
             Some((name, digest)) => (name, Some(read_digest(digest)?)),
             None => (text, None),
@@ -127,11 +124,16 @@ impl FromStr for ImageReference {
             Some(digest) => ImageVersion::Digest(digest),
             None => ImageVersion::Tag(tag.unwrap_or("latest").to_owned()),
         };
-        Ok(Self {
+        let reference = Self {
             registry,
             repository,
             version,
-        })
+        };
+        // Both forms: what is left out when people write it counts as well.
+        match text.len().max(reference.to_string().len()) > LONGEST {
+            true => Err(ParseImageError("it is too long")),
+            false => Ok(reference),
+        }
     }
 }
 
@@ -247,6 +249,8 @@ mod tests {
             ("oci:", "a path must follow"),
             ("docker-archive:a\nb", "a path must follow"),
             (&"a".repeat(513), "it is too long"),
+            // Short enough only without `docker.io/` and `:latest`.
+            (&format!("b/{}", "a".repeat(500)), "it is too long"),
         ] {
             let refused = text.parse::<ImageSource>().unwrap_err();
             assert_eq!(refused.to_string(), why, "{text}");
