@@ -43,6 +43,8 @@ pub(crate) fn run() -> Option<ExitCode> {
         ["worker", "model"] => return Some(model()),
         #[cfg(target_os = "linux")]
         ["worker", "vm-shim"] => return Some(fluffy_shim::worker_main()),
+        #[cfg(target_os = "linux")]
+        ["worker", "mke2fs"] => return Some(fluffy_shim::format::worker_main()),
         ["worker", "image"] => return Some(fluffy_image::worker::run()),
         ["worker", "wasm"] => return Some(fluffy_plugin_host::wasm::worker_main()),
         _ => {}

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use fluffy_shim::cgroup::{Group, keeper_of};
 use fluffy_shim::{IDS, firewall};
 
+use crate::driver::scratch as disk;
+
 /// The first user id of instances on the host.
 pub(crate) const UID_BASE: u32 = 0x4000_0000;
 
@@ -25,12 +27,15 @@ const INIT: u64 = KEPT | 1 << 8;
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 /// What of `/proc` and `/sys` is only to be read.
 const READ_ONLY: [&str; 2] = ["/proc/sys", "/sys"];
-/// What of `/proc` tells of the machine.
-const HIDDEN: [&str; 4] = [
+/// What of `/proc` and `/sys` tells of the machine, or of others on it.
+const HIDDEN: [&str; 7] = [
+    "/proc/diskstats",
     "/proc/kcore",
     "/proc/keys",
     "/proc/kmsg",
     "/proc/timer_list",
+    "/sys/block",
+    "/sys/devices/virtual/block",
 ];
 /// The most of a console that is kept.
 const CONSOLE: u64 = 256 << 10;
@@ -72,7 +77,7 @@ pub fn audit(of: &Audited) -> Option<Vec<Held>> {
     let shim = Group::named(&keeper_of(&name)).ok()?.first();
     let mounts = fs::read_to_string(format!("/proc/{init}/mountinfo")).unwrap_or_default();
     let mounts = Mounts::read(&mounts);
-    let all: [(&'static str, Found); 13] = [
+    let all: [(&'static str, Found); 14] = [
         ("own ids", own_ids(of, init)),
         ("namespaces", namespaces(&processes)),
         ("new privileges", each(&processes, no_new_privileges)),
@@ -84,6 +89,7 @@ pub fn audit(of: &Audited) -> Option<Vec<Held>> {
         ("hidden files", hidden(&mounts)),
         ("devices", devices(init, &mounts)),
         ("root", root(&mounts)),
+        ("scratch", scratch(&of.dir)),
         ("host's files", no_host_files(&mounts)),
         ("limits", limits(&group)),
         ("sockets", sockets(&of.run_dir)),
@@ -317,6 +323,37 @@ fn root(mounts: &Mounts) -> Found {
         }
         Some((kind, _)) => Err(format!("it is {kind}, not an overlay")),
         None => Err("there is none".to_owned()),
+    }
+}
+
+/// What it writes to is a file of root's alone, behind a device that the file
+/// is the whole of.
+fn scratch(dir: &Path) -> Found {
+    let Some((path, found)) = disk::found(dir) else {
+        return Ok("IN MEMORY, a quarter of its own at most: see `fluffy node doctor`".to_owned());
+    };
+    let shown = path.display();
+    let mode = found.permissions().mode() & 0o7777;
+    if !found.is_file() || mode != 0o600 || found.uid() != 0 {
+        let owner = found.uid();
+        return Err(format!(
+            "`{shown}` has mode {mode:o} and is of user {owner}"
+        ));
+    }
+    let whole = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
+    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let backed = |device: &fs::DirEntry| {
+        let backing = fs::read_to_string(device.path().join("loop/backing_file"));
+        backing.is_ok_and(|backing| Path::new(backing.trim_end_matches('\n')) == whole)
+    };
+    match devices.filter(backed).count() {
+        1 => Ok(format!(
+            "{} of {} MiB of its own disk take room",
+            disk::used(&found).div_ceil(1 << 20),
+            found.len() >> 20
+        )),
+        0 => Err(format!("`{shown}` is not what it writes to")),
+        several => Err(format!("`{shown}` is the disk of {several} devices")),
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::process::Resource;
 
-use crate::driver::InstanceDriver;
+use crate::driver::{InstanceDriver, Room};
 use crate::facts::{disk_used_permille, meminfo};
 use crate::images::image_form;
 
@@ -48,9 +48,13 @@ pub async fn doctor(
     unfold_images: bool,
 ) -> Vec<Check> {
     let mut checks = Vec::new();
+    let mut rooms = Vec::new();
     for driver in drivers {
         let (verdict, detail) = match driver.probe().await {
-            Ok(probe) => pass(format!("{}: {}", driver.level(), probe.detail)),
+            Ok(probe) => {
+                rooms.push(probe.room);
+                pass(format!("{}: {}", driver.level(), probe.detail))
+            }
             Err(why) => warn(format!("{why}; {}", why.fix)),
         };
         checks.push(Check {
@@ -64,6 +68,7 @@ pub async fn doctor(
     for (name, (verdict, detail)) in [
         ("drivers", usable_drivers(usable)),
         ("images", images(unfold_images)),
+        ("scratch", scratch(&rooms)),
         ("kvm", kvm()),
         ("cgroups", cgroups()),
         ("user namespaces", user_namespaces()),
@@ -128,6 +133,15 @@ fn images(unfold: bool) -> Found {
     match image_form(unfold).1 {
         None => pass("files, mounted as they are"),
         Some(why) => warn(format!("unfolded into folders, which takes longer: {why}")),
+    }
+}
+
+/// Where what instances write goes.
+fn scratch(rooms: &[Room]) -> Found {
+    match (rooms, rooms.iter().find_map(Room::shortfall)) {
+        ([], _) => warn("not tried: no driver can be used"),
+        (_, None) => pass("every instance writes to a disk of its own, as large as it declares"),
+        (_, Some(less)) => warn(less),
     }
 }
 
@@ -290,7 +304,7 @@ mod tests {
         let all = names.len();
         names.sort_unstable();
         names.dedup();
-        assert_eq!((names.len(), all), (18, 18));
+        assert_eq!((names.len(), all), (19, 19));
         let left = fs::read_dir(folder.path()).unwrap().count();
         assert_eq!(left, 0, "it leaves nothing");
     }

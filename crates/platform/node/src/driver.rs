@@ -9,6 +9,7 @@
 #[cfg(target_os = "linux")]
 mod connections;
 pub mod rootfs;
+pub mod scratch;
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -108,8 +109,35 @@ pub struct Probe {
     pub max_memory_bytes: u64,
     /// Memory that an instance costs beside its own, in bytes.
     pub overhead_bytes: u64,
+    /// Where what an instance writes goes.
+    pub room: Room,
     /// What it found, in a few words, for the doctor.
     pub detail: String,
+}
+
+/// Where what an instance writes to its own file system goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Room {
+    /// A disk of its own, as large as was declared.
+    Disk,
+    /// Its memory, a quarter of it at most; why there is no disk.
+    Memory(Unavailable),
+}
+
+impl Room {
+    /// What an instance gets less than it declares, for people; nothing where
+    /// it gets all of it.
+    #[must_use]
+    pub fn shortfall(&self) -> Option<String> {
+        match self {
+            Self::Disk => None,
+            Self::Memory(why) => Some(format!(
+                "what instances write is kept in their memory, a quarter of it at most, \
+                 whatever disk they declare: {why}; {}",
+                why.fix
+            )),
+        }
+    }
 }
 
 /// Why a driver cannot be used here.

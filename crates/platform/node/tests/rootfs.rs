@@ -15,15 +15,17 @@
 mod image;
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fluffy_guest::GuestConfig;
-use fluffy_guest::host::{Connection, Events, GuestEvent, Options, open};
+use fluffy_guest::host::{Connection, Events, GuestEvent, Options, Piece, open};
 use fluffy_guest::message::Happening;
 use fluffy_node::Audited;
 use fluffy_node::driver::rootfs::Rootfs;
-use fluffy_node::driver::{Adoption, Handle, InstanceDriver, Network, StartOrder};
+use fluffy_node::driver::scratch::Scratch;
+use fluffy_node::driver::{Adoption, Handle, InstanceDriver, Network, Room, StartOrder};
 use fluffy_shim::cgroup::{Group, keepers_of};
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -41,7 +43,7 @@ impl Site {
         let folder = tempfile::tempdir().unwrap();
         image::image(&folder.path().join("root.erofs"));
         Self {
-            driver: driver(&group),
+            driver: driver(&group).with_scratch(scratch(folder.path())),
             group,
             folder,
         }
@@ -76,6 +78,12 @@ impl Site {
     }
 }
 
+/// Disks for instances, with templates in a folder of a site.
+fn scratch(folder: &Path) -> Scratch {
+    let program = env!("CARGO_BIN_EXE_fluffy-node-shim").into();
+    Scratch::new(folder.join("scratch"), program, vec!["mke2fs".to_owned()])
+}
+
 fn driver(group: &str) -> Rootfs {
     let program = env!("CARGO_BIN_EXE_fluffy-node-shim").into();
     Rootfs::new(program, Vec::new(), group)
@@ -108,6 +116,11 @@ async fn connect(handle: &Handle) -> (Connection, Events) {
     let (hello, connection, events) = open(stream, options).await.unwrap();
     assert_eq!(hello.boot_id, handle.boot_id);
     (connection, events)
+}
+
+/// Goes on listening, so that commands do.
+fn listen(mut events: Events) -> tokio::task::JoinHandle<()> {
+    tokio::spawn(async move { while events.next().await.is_some() {} })
 }
 
 async fn run(handle: &Handle, script: &str) -> (Connection, Events) {
@@ -310,6 +323,11 @@ async fn an_audit_holds_for_an_instance_and_for_nobody_else() {
     std::fs::set_permissions(&order.run_dir, std::fs::Permissions::from_mode(0o755)).unwrap();
     let [only] = wrong(&of).try_into().unwrap();
     assert!(only.starts_with("sockets: "), "{only}");
+    std::fs::set_permissions(&order.run_dir, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let disk = order.dir.join("scratch.img");
+    std::fs::set_permissions(&disk, std::fs::Permissions::from_mode(0o640)).unwrap();
+    let [only] = wrong(&of).try_into().unwrap();
+    assert!(only.starts_with("scratch: "), "{only}");
     // The control: an ordinary process has none of it.
     let other = Innocent(
         std::process::Command::new("sleep")
@@ -324,5 +342,173 @@ async fn an_audit_holds_for_an_instance_and_for_nobody_else() {
     assert_eq!(held, []);
     site.driver.kill(&handle).await.unwrap();
     assert_eq!(fluffy_node::audit(&of), None);
+    site.driver.clean(&handle).await.unwrap();
+}
+
+/// The loop devices of a file, as the host sees them.
+fn devices(file: &Path) -> usize {
+    let devices = std::fs::read_dir("/sys/block").unwrap().flatten();
+    let is_its = |device: &std::fs::DirEntry| {
+        let backing = std::fs::read_to_string(device.path().join("loop/backing_file"));
+        backing.is_ok_and(|path| Path::new(path.trim()) == file)
+    };
+    devices.filter(is_its).count()
+}
+
+async fn no_device(file: &Path) {
+    let by = std::time::Instant::now() + PATIENCE;
+    while devices(file) > 0 {
+        assert!(std::time::Instant::now() < by, "a device stays");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    entries.map(|entry| entry.unwrap().path()).collect()
+}
+
+/// Runs a command inside, and tells what it printed.
+async fn inside(connection: &Connection, script: &str) -> String {
+    let command = ["sh", "-c", script].map(str::to_owned).to_vec();
+    let open = fluffy_guest::message::ExecOpen {
+        command,
+        ..Default::default()
+    };
+    let mut exec = connection.exec(open).await.unwrap();
+    let mut out = Vec::new();
+    while let Some(piece) = exec.output.next().await {
+        if let Piece::Stdout(bytes) = piece {
+            out.extend(bytes);
+        }
+    }
+    String::from_utf8(out).unwrap().trim().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_start_has_an_empty_disk_of_its_own_and_its_end_takes_it() {
+    let site = Site::new("disk");
+    let mut order = site.order("eight");
+    let file = order.dir.join("scratch.img");
+    let probe = site.driver.probe().await.unwrap();
+    assert_eq!(probe.room, Room::Disk);
+    for boot in ["boot_1", "boot_2"] {
+        order.boot_id = boot.to_owned();
+        let handle = site.driver.start(&order).await.unwrap();
+        let (connection, events) = run(&handle, "sleep 1000").await;
+        let listening = listen(events);
+        let script = "cat /app/kept 2>/dev/null; echo kept > /app/kept; \
+            set -- $(stat -f -c '%S %b' /); echo $(($1*$2/1048576))";
+        let mebibytes: u64 = inside(&connection, script).await.parse().expect("no file");
+        assert!((990..=1024).contains(&mebibytes), "{mebibytes}");
+        let found = std::fs::metadata(&file).unwrap();
+        assert_eq!((found.len(), devices(&file)), (1 << 30, 1));
+        assert_eq!(found.permissions().mode() & 0o7777, 0o600);
+        // Neither the device nor the file is anybody's but the node's.
+        site.driver.kill(&handle).await.unwrap();
+        listening.await.unwrap();
+        site.driver.clean(&handle).await.unwrap();
+        assert!(!file.exists());
+        no_device(&file).await;
+    }
+    // One template, and nothing that was begun.
+    let templates = files(&site.folder.path().join("scratch"));
+    assert_eq!(templates.len(), 1, "{templates:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_shim_that_was_killed_a_later_agent_leaves_no_disk() {
+    let site = Site::new("disk-lost");
+    let order = site.order("nine");
+    let file = order.dir.join("scratch.img");
+    let handle = site.driver.start(&order).await.unwrap();
+    let _link = run(&handle, "sleep 1000").await;
+    let (pid, start) = handle.shim;
+    fluffy_shim::watch::kill(pid, start).unwrap();
+    fluffy_shim::watch::ended(pid, start).await.unwrap();
+    // Another agent has only what was kept.
+    let later = driver(&site.group);
+    let kept: Handle = serde_json::from_str(&serde_json::to_string(&handle).unwrap()).unwrap();
+    assert_eq!(later.adopt(&kept).await, Adoption::Lost);
+    later.kill(&kept).await.unwrap();
+    no_device(&file).await;
+    later.clean(&kept).await.unwrap();
+    assert!(!file.exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_disk_may_take_counts_in_full_whatever_it_takes() {
+    let site = Site::new("disk-full");
+    let (mut first, mut second) = (site.order("ten"), site.order("twenty"));
+    second.instance_id = "other".to_owned();
+    let disk = rustix::fs::statvfs(site.folder.path()).unwrap();
+    let free = (disk.f_bfree - disk.f_blocks / 20) * disk.f_frsize;
+    // Either has room; both together have not.
+    (first.disk_bytes, second.disk_bytes) = (free / 10 * 7, free / 10 * 6);
+    for order in [&mut first, &mut second] {
+        order.disk_bytes &= !((1 << 20) - 1);
+    }
+    second.network.address = [0xfd7e, 0x59, 0, 0, 0, 0, 0, 2].into();
+    let handle = site.driver.start(&first).await.unwrap();
+    let failure = site.driver.start(&second).await.unwrap_err();
+    assert_eq!(failure.code, "disk_full", "{failure}");
+    assert!(
+        failure.detail.contains("neither used nor promised"),
+        "{failure}"
+    );
+    assert!(!second.dir.join("scratch.img").exists());
+    site.driver.kill(&handle).await.unwrap();
+    site.driver.clean(&handle).await.unwrap();
+    let handle = site.driver.start(&second).await.unwrap();
+    site.driver.kill(&handle).await.unwrap();
+    site.driver.clean(&handle).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_no_disk_can_be_had_everybody_is_told_and_memory_is_used() {
+    let mut site = Site::new("disk-none");
+    let broken = Scratch::new(
+        site.folder.path().join("scratch"),
+        "/bin/false".into(),
+        Vec::new(),
+    );
+    site.driver = driver(&site.group).with_scratch(broken);
+    let probe = site.driver.probe().await.unwrap();
+    let told = probe.room.shortfall().expect("less than was declared");
+    assert!(told.contains("mke2fs"), "{told}");
+    let drivers: Vec<Arc<dyn InstanceDriver>> = vec![Arc::new(site.driver.clone())];
+    let checks = fluffy_node::doctor(site.folder.path(), &drivers, false).await;
+    let check = checks.iter().find(|it| it.name == "scratch").unwrap();
+    assert_eq!(check.verdict, fluffy_node::Verdict::Warn);
+    assert_eq!(check.detail, told);
+    let mut order = site.order("sixteen");
+    order.uid_base = 0x4010_0000;
+    let handle = site.driver.start(&order).await.unwrap();
+    let (connection, events) = run(&handle, "sleep 1000").await;
+    let _listening = listen(events);
+    let script = "set -- $(stat -f -c '%S %b' /); echo $(($1*$2/1048576))";
+    assert_eq!(inside(&connection, script).await, "36");
+    let of = Audited {
+        group: site.group.clone(),
+        instance: "sixteen".to_owned(),
+        run_dir: order.run_dir.clone(),
+        dir: order.dir.clone(),
+    };
+    let held = fluffy_node::audit(&of).expect("an instance");
+    let found = held.iter().find(|it| it.name == "scratch").unwrap();
+    assert!(found.detail.starts_with("IN MEMORY"), "{}", found.detail);
+    // The control: with what it takes, there is a disk.
+    let drivers: Vec<Arc<dyn InstanceDriver>> = vec![Arc::new(
+        driver(&site.group).with_scratch(scratch(site.folder.path())),
+    )];
+    let checks = fluffy_node::doctor(site.folder.path(), &drivers, false).await;
+    let check = checks.iter().find(|it| it.name == "scratch").unwrap();
+    assert_eq!(
+        check.verdict,
+        fluffy_node::Verdict::Pass,
+        "{}",
+        check.detail
+    );
+    site.driver.kill(&handle).await.unwrap();
     site.driver.clean(&handle).await.unwrap();
 }

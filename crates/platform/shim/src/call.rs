@@ -157,11 +157,28 @@ pub(crate) fn free_loop(control: BorrowedFd<'_>) -> io::Result<i32> {
     Ok(number)
 }
 
-/// Makes a loop device of a file, read-only, and gone when its last user is.
-pub(crate) fn set_loop(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::Result<()> {
+/// What may be done to a file by its loop device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LoopAccess {
+    /// It is read.
+    Read,
+    /// It is written, too.
+    Write,
+}
+
+/// Makes a loop device of a file, and gone when its last user is.
+pub(crate) fn set_loop(
+    device: BorrowedFd<'_>,
+    file: BorrowedFd<'_>,
+    access: LoopAccess,
+) -> io::Result<()> {
     const LOOP_CONFIGURE: libc::c_ulong = 0x4C0A;
     const READ_ONLY: u32 = 1;
     const AUTOCLEAR: u32 = 4;
+    let flags = match access {
+        LoopAccess::Read => READ_ONLY | AUTOCLEAR,
+        LoopAccess::Write => AUTOCLEAR,
+    };
     let config = LoopConfig {
         file: u32::try_from(file.as_raw_fd()).map_err(|_| io::ErrorKind::InvalidInput)?,
         block_size: 0,
@@ -174,7 +191,7 @@ pub(crate) fn set_loop(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::Resu
             number: 0,
             encryption: 0,
             key_size: 0,
-            flags: READ_ONLY | AUTOCLEAR,
+            flags,
             names: [0; 160],
             init: [0; 2],
         },

@@ -39,12 +39,14 @@ const NEEDED: CapabilitySet = CapabilitySet::SYS_ADMIN
     .union(CapabilitySet::NET_BIND_SERVICE);
 
 /// What of `/proc` tells of the machine, and is hidden.
-const HIDDEN: [&str; 7] = [
+const HIDDEN: [&str; 9] = [
+    "diskstats",
     "kcore",
     "keys",
     "key-users",
     "kmsg",
     "latency_stats",
+    "partitions",
     "timer_list",
     "sched_debug",
 ];
@@ -175,7 +177,7 @@ impl Mounts<'_> {
                 mount_bind("/dev/null", &path)?;
             }
         }
-        for name in ["acpi", "scsi"] {
+        for name in ["acpi", "fs/ext4", "scsi"] {
             let path = place.join(name);
             if path.exists() {
                 mount(
@@ -195,6 +197,12 @@ impl Mounts<'_> {
         let safe = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
         mount("sysfs", &place, "sysfs", safe, None)?;
         for name in [
+            // Where the disks of others are, and what they write.
+            "block",
+            "class/block",
+            "dev/block",
+            "devices/virtual/block",
+            "fs/ext4",
             "firmware",
             "kernel/debug",
             "kernel/security",

@@ -14,6 +14,8 @@ pub mod cgroup;
 #[cfg(target_os = "linux")]
 pub mod firewall;
 #[cfg(target_os = "linux")]
+pub mod format;
+#[cfg(target_os = "linux")]
 mod inside;
 #[cfg(target_os = "linux")]
 mod netlink;
@@ -34,7 +36,7 @@ use serde::{Deserialize, Serialize};
 #[cfg(target_os = "linux")]
 pub use call::landlock_version;
 #[cfg(target_os = "linux")]
-pub use shim::{clean, probe, probe_files, worker_main};
+pub use shim::{clean, probe, probe_disk, probe_files, worker_main};
 
 /// The program that is an instance's first process, linked statically; empty
 /// where no instance can run.
@@ -61,9 +63,12 @@ pub struct Order {
     pub uid_base: u32,
     /// What it may use of memory, all together.
     pub memory_bytes: u64,
-    /// What it may write to its file system. It is kept in memory, so a
-    /// quarter of that is the most.
+    /// What it may write to its file system where `scratch` is missing. It is
+    /// kept in memory then, so a quarter of that is the most.
     pub disk_bytes: u64,
+    /// The file with an unused file system that it writes to.
+    #[serde(default)]
+    pub scratch: Option<PathBuf>,
     /// Thousandths of a processor, as a weight.
     pub cpu_millis: u64,
     /// The most processes.

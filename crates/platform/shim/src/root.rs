@@ -1,5 +1,6 @@
 //! The file system of an instance: its image, read-only, and over it what it
-//! writes. Nothing of it is ever mounted where the host would see it.
+//! writes, on a disk of its own that is a file of the node. Nothing of it is
+//! ever mounted where the host would see it.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,7 +15,7 @@ use rustix::mount::{
     fsopen, mount_change, move_mount, open_tree, unmount,
 };
 
-use crate::call;
+use crate::call::{self, LoopAccess};
 
 /// Where the parts are for a moment: directories that every machine has, of
 /// which only this process sees that they are covered.
@@ -24,8 +25,17 @@ const ROOM: &str = "/usr";
 /// How often another loop device is tried when somebody else was faster.
 const TRIES: usize = 64;
 
+/// Where what an instance writes goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Room<'a> {
+    /// A file with a file system that nobody has used yet.
+    Disk(&'a Path),
+    /// So many bytes of memory, charged to who writes.
+    Memory(u64),
+}
+
 /// Makes the root of an instance, for whoever mounts it: the image, whose
-/// owners are those of `namespace`, and memory for what is written.
+/// owners are those of `namespace`, and room for what is written.
 ///
 /// # Errors
 /// What was being done, and why it failed.
@@ -33,7 +43,7 @@ pub(crate) fn make(
     image: &Path,
     namespace: &OwnedFd,
     owner: u32,
-    bytes: u64,
+    room: Room<'_>,
 ) -> Result<OwnedFd, (String, io::Error)> {
     let at = |step: &str| {
         let step = step.to_owned();
@@ -49,7 +59,15 @@ pub(crate) fn make(
     call::map_owners(lower.as_fd(), namespace.as_fd()).map_err(at("map the image's owners"))?;
     attach(&lower, Path::new(IMAGE)).map_err(at("attach the image"))?;
     let lower = open_directory(Path::new(IMAGE)).map_err(at("open the image"))?;
-    let room = scratch(bytes).map_err(at("make room for writes"))?;
+    let room = match room {
+        Room::Disk(file) => File::options()
+            .read(true)
+            .write(true)
+            .open(file)
+            .and_then(|file| open_disk(&file))
+            .map_err(at("mount the scratch disk"))?,
+        Room::Memory(bytes) => memory(bytes).map_err(at("make room for writes"))?,
+    };
     attach(&room, Path::new(ROOM)).map_err(at("attach the room for writes"))?;
     for name in ["upper", "work"] {
         let directory = Path::new(ROOM).join(name);
@@ -78,7 +96,7 @@ fn open_image(image: &Path) -> io::Result<OwnedFd> {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         return Ok(open_tree(CWD, image, flags)?);
     }
-    let device = loop_device(&File::open(image)?)?;
+    let device = loop_device(&File::open(image)?, LoopAccess::Read)?;
     let system = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(&system, "source", format!("/dev/loop{}", device.1))?;
     fsconfig_set_flag(&system, "ro")?;
@@ -89,16 +107,35 @@ fn open_image(image: &Path) -> io::Result<OwnedFd> {
     Ok(fsmount(&system, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
 }
 
+/// Mounts a file with an ext4 file system, at no place, to be written to.
+pub(crate) fn open_disk(file: &File) -> io::Result<OwnedFd> {
+    let device = loop_device(file, LoopAccess::Write)?;
+    let system = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&system, "source", format!("/dev/loop{}", device.1))?;
+    // What was never written reads as zeros: nothing has to write them now.
+    fsconfig_set_flag(&system, "noinit_itable")?;
+    // It does not outlive its instance, so nobody has to wait, nor the node's
+    // own disk, until it is safe from a loss of power.
+    fsconfig_set_flag(&system, "nobarrier")?;
+    fsconfig_set_string(&system, "errors", "remount-ro")?;
+    fsconfig_create(&system)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    Ok(fsmount(&system, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}
+
 /// A loop device of a file. It is gone when nothing is mounted of it.
-fn loop_device(file: &File) -> io::Result<(File, i32)> {
+fn loop_device(file: &File, access: LoopAccess) -> io::Result<(File, i32)> {
     let control = File::options()
         .read(true)
         .write(true)
         .open("/dev/loop-control")?;
     for _ in 0..TRIES {
         let number = call::free_loop(control.as_fd())?;
-        let device = File::open(format!("/dev/loop{number}"))?;
-        match call::set_loop(device.as_fd(), file.as_fd()) {
+        let device = File::options()
+            .read(true)
+            .write(access == LoopAccess::Write)
+            .open(format!("/dev/loop{number}"))?;
+        match call::set_loop(device.as_fd(), file.as_fd(), access) {
             Ok(()) => return Ok((device, number)),
             // Somebody else was faster.
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
@@ -109,7 +146,7 @@ fn loop_device(file: &File) -> io::Result<(File, i32)> {
 }
 
 /// Memory for what is written, charged to who writes.
-fn scratch(bytes: u64) -> io::Result<OwnedFd> {
+fn memory(bytes: u64) -> io::Result<OwnedFd> {
     let system = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(&system, "size", bytes.to_string())?;
     // A file costs at least as much as a few pages.

@@ -24,6 +24,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::cgroup::{self, Group, Limits};
 use crate::inside::{self, Descriptors};
+use crate::root::Room;
 use crate::{Ended, Failure, IDS, INIT, Order, Word, call, firewall, network, root};
 
 /// The longest order.
@@ -178,7 +179,10 @@ impl Held {
         })?;
         let namespace = File::open(format!("/proc/{pid}/ns/user"));
         let namespace = namespace.map_err(failed("open its namespace"))?.into();
-        let room = order.disk_bytes.min(order.memory_bytes / 4).max(1 << 20);
+        let room = match &order.scratch {
+            Some(file) => Room::Disk(file),
+            None => Room::Memory(order.disk_bytes.min(order.memory_bytes / 4).max(1 << 20)),
+        };
         let system = root::make(&order.root, &namespace, order.uid_base, room);
         let system = system.map_err(|(step, error)| Failure {
             code: "rootfs_build_failed".to_owned(),
@@ -499,6 +503,30 @@ pub fn probe_files() -> Result<(), (String, String)> {
         true => Ok(()),
         false => Err(("`/dev/loop-control` is missing".to_owned(), fix("loop"))),
     }
+}
+
+/// Whether this machine mounts this file, with an ext4 file system, as a disk;
+/// it is let go of at once.
+///
+/// # Errors
+/// What is missing for it, and what helps.
+pub fn probe_disk(file: &File) -> Result<(), (String, String)> {
+    let fix = |module: &str| format!("load the kernel's module: modprobe {module}");
+    if !Path::new("/dev/loop-control").exists() {
+        return Err(("`/dev/loop-control` is missing".to_owned(), fix("loop")));
+    }
+    let mounted = root::open_disk(file).map(drop);
+    mounted.map_err(|error| match has_file_system("ext4") {
+        true => (
+            format!("a file with ext4 cannot be mounted: {error}"),
+            "let the agent use loop devices (a container or a security module may forbid them)"
+                .to_owned(),
+        ),
+        false => (
+            "the kernel has no file system `ext4`".to_owned(),
+            fix("ext4"),
+        ),
+    })
 }
 
 /// Whether this machine can hold instances: what it lacks, and what helps.

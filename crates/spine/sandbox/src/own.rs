@@ -19,6 +19,9 @@ pub enum Role {
     Kernel,
     /// The network; reads what names need, writes nothing, starts nothing.
     Egress,
+    /// Becomes a program of the system, which works on files within its reach
+    /// and starts nothing; no network.
+    Tool,
 }
 
 /// Why a process of ours has no walls.
@@ -56,7 +59,7 @@ impl From<WallError> for ConfineError {
 pub fn confine(role: Role, reach: &Reach) -> Result<(), ConfineError> {
     let wall = match role {
         // Where Landlock knows no network, the filter still does.
-        Role::Kernel => match Wall::prepare_alone(reach) {
+        Role::Kernel | Role::Tool => match Wall::prepare_alone(reach) {
             Err(WallError::TooOld { .. }) => Wall::prepare(reach),
             prepared => prepared,
         },
@@ -66,6 +69,7 @@ pub fn confine(role: Role, reach: &Reach) -> Result<(), ConfineError> {
     let filter = match role {
         Role::Kernel => Filter::compile_kernel(native),
         Role::Egress => Filter::compile(Profile::StrictNet, native),
+        Role::Tool => Filter::compile_alone(Profile::StrictFiles, native),
     }?;
     let refused = ConfineError::Refused;
     rustix::thread::set_no_new_privs(true).map_err(|error| refused(error.into()))?;
@@ -181,6 +185,14 @@ mod tests {
         assert_eq!(
             what_works(Some(Role::Egress)),
             ["read within", "unix socket", "connect", "ask for a name"]
+        );
+    }
+
+    #[test]
+    fn a_tool_has_its_files_and_nothing_else() {
+        assert_eq!(
+            what_works(Some(Role::Tool)),
+            ["read within", "write within", "unix socket"]
         );
     }
 

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fluffy_base::Digest;
@@ -17,10 +18,10 @@ use fluffy_shim::cgroup::Group;
 use fluffy_shim::{Order, Word, firewall, watch};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
-use super::connections;
+use super::scratch::{self, Scratch};
 use super::{
-    Adoption, DriverError, ExitRecord, Guarded, Handle, InstanceDriver, Level, Probe, StartFailure,
-    StartOrder, Stats, Unavailable,
+    Adoption, DriverError, ExitRecord, Guarded, Handle, InstanceDriver, Level, Probe, Room,
+    StartFailure, StartOrder, Stats, Unavailable, connections,
 };
 
 /// Its name in plans and facts.
@@ -30,6 +31,8 @@ pub const GROUP: &str = "fluffy/instances";
 
 /// Memory that an instance costs beside its own: init and what it keeps.
 const OVERHEAD: u64 = 16 << 20;
+/// Where the handle of an instance says which file its scratch disk is.
+const SCRATCH: &str = "scratch";
 /// How long a shim has to say whether it could.
 const START: Duration = Duration::from_secs(60);
 /// How long a shim has to write down an end that it saw.
@@ -41,6 +44,7 @@ pub struct Rootfs {
     program: PathBuf,
     arguments: Vec<String>,
     group: String,
+    scratch: Option<Arc<Scratch>>,
 }
 
 impl Rootfs {
@@ -53,7 +57,48 @@ impl Rootfs {
             program,
             arguments,
             group: group.to_owned(),
+            scratch: None,
         }
+    }
+
+    /// The same, whose instances write to disks that are files of the node,
+    /// as long as this machine can have those.
+    #[must_use]
+    pub fn with_scratch(self, scratch: Scratch) -> Self {
+        Self {
+            scratch: Some(Arc::new(scratch)),
+            ..self
+        }
+    }
+
+    /// Where what instances write goes, as this machine was last found.
+    async fn room(&self) -> Room {
+        let found = match &self.scratch {
+            Some(scratch) => scratch.probe().await,
+            None => Err(Unavailable {
+                reason: "no folder was given for scratch disks".to_owned(),
+                fix: "give one".to_owned(),
+            }),
+        };
+        match found {
+            Ok(()) => Room::Disk,
+            Err(why) => Room::Memory(why),
+        }
+    }
+
+    /// The disk of one instance, if this machine can have it.
+    async fn disk(&self, order: &StartOrder) -> Result<Option<PathBuf>, StartFailure> {
+        let Some(scratch) = &self.scratch else {
+            return Ok(None);
+        };
+        if !scratch.is_usable().await {
+            return Ok(None);
+        }
+        let made = scratch.make(&order.dir, order.disk_bytes).await;
+        made.map(Some).map_err(|error| StartFailure {
+            code: error.code(),
+            detail: format!("scratch: {}", scratch::chain(&error)),
+        })
     }
 
     fn group_of(&self, instance: &str) -> String {
@@ -83,6 +128,7 @@ impl Rootfs {
             uid_base: order.uid_base,
             memory_bytes: order.memory_bytes.saturating_add(OVERHEAD),
             disk_bytes: order.disk_bytes,
+            scratch: None,
             cpu_millis: order.cpu_millis,
             pids: order.pids,
             group: self.group_of(&order.instance_id),
@@ -106,19 +152,26 @@ impl Rootfs {
             let error = io::Error::other("its id is no name");
             return Err(failed("name the instance")(error));
         }
-        let order = self.order(wanted);
+        let mut order = self.order(wanted);
         // What an earlier start of it may have left.
         clean(&order).await.map_err(failed("clean up"))?;
         let _ = std::fs::remove_file(order.exit_file());
-        let mut shim = tokio::process::Command::new(&self.program)
+        order.scratch = self.disk(wanted).await?;
+        let shim = tokio::process::Command::new(&self.program)
             .args(&self.arguments)
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
-            .spawn()
-            .map_err(failed("start the shim"))?;
+            .spawn();
+        let mut shim = match shim {
+            Ok(shim) => shim,
+            Err(error) => {
+                let _ = clean(&order).await;
+                return Err(failed("start the shim")(error));
+            }
+        };
         let pid = shim
             .id()
             .ok_or_else(|| failed("see the shim")(io::ErrorKind::NotFound.into()))?;
@@ -222,13 +275,19 @@ fn handle(order: &Order, pid: u32) -> io::Result<Handle> {
         link: order.link.clone(),
         exit: order.exit_file(),
         console: order.console_file(),
-        own: std::collections::BTreeMap::new(),
+        own: order
+            .scratch
+            .iter()
+            .map(|file| (SCRATCH.to_owned(), file.display().to_string()))
+            .collect(),
     })
 }
 
 async fn clean(order: &Order) -> io::Result<()> {
     let link = Some(order.link.clone());
-    remove(order.group.clone(), order.interface.clone(), link).await
+    remove(order.group.clone(), order.interface.clone(), link).await?;
+    // Its last process is gone, and with that whoever wrote to it.
+    order.scratch.as_deref().map_or(Ok(()), scratch::remove)
 }
 
 async fn remove(group: String, interface: String, link: Option<PathBuf>) -> io::Result<()> {
@@ -263,6 +322,7 @@ impl InstanceDriver for Rootfs {
                 max_vcpus: processors,
                 max_memory_bytes: memory(),
                 overhead_bytes: OVERHEAD,
+                room: self.room().await,
                 detail: "user, mount, pid, net, ipc, uts and cgroup namespaces; SHARED KERNEL"
                     .to_owned(),
             })
@@ -308,9 +368,12 @@ impl InstanceDriver for Rootfs {
                 cgroup,
                 interface,
                 link,
+                own,
                 ..
             } = handle.clone();
             let removed = remove(cgroup, interface, Some(link)).await;
+            let disk = own.get(SCRATCH).map(PathBuf::from);
+            let removed = removed.and_then(|()| disk.map_or(Ok(()), |it| scratch::remove(&it)));
             removed.map_err(cannot("remove what the instance left"))
         })
     }

@@ -14,7 +14,7 @@ use fluffy_guest::log::{Content, Record};
 use fluffy_guest::message::{Happening, Hello, Phase, State, Status};
 use fluffy_guest::{FromGuest, FromHost, PROTOCOL};
 use fluffy_node::driver::{
-    Adoption, DriverError, ExitRecord, Handle, InstanceDriver, Level, Probe, StartFailure,
+    Adoption, DriverError, ExitRecord, Handle, InstanceDriver, Level, Probe, Room, StartFailure,
     StartOrder, Stats, Unavailable,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -86,6 +86,7 @@ impl InstanceDriver for Double {
     fn probe(&self) -> BoxFuture<'_, Result<Probe, Unavailable>> {
         Box::pin(async {
             Ok(Probe {
+                room: Room::Disk,
                 max_vcpus: 8,
                 max_memory_bytes: 8 << 30,
                 overhead_bytes: 0,

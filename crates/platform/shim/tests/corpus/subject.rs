@@ -19,10 +19,13 @@ use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
 
 use crate::image::image_of;
-use crate::kit::{Instance, PATIENCE};
+use crate::kit::{Instance, PATIENCE, disk};
 
 /// Where the attacker is in the image.
 const WORKER: &str = "/attacker";
+
+/// How large the disk is that it writes to.
+const DISK: u64 = 128 << 20;
 
 /// Who attacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,8 +70,7 @@ impl Subject for InInstance {
 
     fn limits(&self) -> Limits {
         Limits {
-            // The room for writes is a part of memory.
-            disk: Limits::TRIAL.memory / 4,
+            disk: DISK,
             tmpfs: Limits::TRIAL.memory / 4,
             ..Limits::TRIAL
         }
@@ -105,6 +107,7 @@ impl Subject for InInstance {
         let (mut instance, word) = Instance::try_start_by(
             |order| {
                 order.root = root;
+                order.scratch = Some(disk(&order.dir, DISK));
                 order.memory_bytes = limits.memory;
                 order.pids = limits.pids;
             },

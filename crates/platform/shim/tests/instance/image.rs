@@ -45,6 +45,7 @@ pub(crate) fn image(result: &Path) {
         "sh", "cat", "echo", "sleep", "id", "ls", "dd", "head", "tail", "stat", "mount", "ps",
         "wc", "md5sum", "kill", "true", "false", "hostname", "stty", "setsid", "nc", "grep", "tr",
         "chroot", "mknod", "ip", "touch", "unshare", "chown", "seq", "yes", "env", "pwd", "rm",
+        "mkdir",
     ] {
         archive.add(b'2', &format!("bin/{name}"), "busybox", 0o777, 0, b"");
     }

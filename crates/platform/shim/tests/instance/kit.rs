@@ -1,10 +1,11 @@
 //! One instance of a tiny image, from its start to its last trace.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::net::Ipv6Addr;
-use std::path::PathBuf;
+use std::os::unix::fs::{OpenOptionsExt, fchown};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -42,6 +43,14 @@ impl Instance {
         instance
     }
 
+    /// With a disk of so many bytes for what it writes.
+    pub(crate) fn start_on_disk(bytes: u64, change: impl FnOnce(&mut Order)) -> Self {
+        Self::start_with(|order| {
+            order.scratch = Some(disk(&order.dir, bytes));
+            change(order);
+        })
+    }
+
     pub(crate) fn try_start(change: impl FnOnce(&mut Order)) -> (Self, Word) {
         Self::try_start_by(change, |_| {})
     }
@@ -66,6 +75,7 @@ impl Instance {
             uid_base: 0x2000_0000 + number * 65_536,
             memory_bytes: 256 << 20,
             disk_bytes: 1 << 30,
+            scratch: None,
             cpu_millis: 1_000,
             pids: 256,
             // A parent of its own, which goes when the instance does.
@@ -157,6 +167,40 @@ impl Instance {
         })
         .await;
     }
+}
+
+/// A file in this folder with an unused file system.
+pub(crate) fn disk(folder: &Path, bytes: u64) -> PathBuf {
+    let path = folder.join("scratch.img");
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&path)
+        .unwrap();
+    file.set_len(bytes).unwrap();
+    let nobody = Some(fluffy_shim::format::NOBODY);
+    fchown(&file, nobody, nobody).unwrap();
+    let made = Command::new(env!("CARGO_BIN_EXE_fluffy-shim-worker"))
+        .arg("mke2fs")
+        .stdin(file.try_clone().unwrap())
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+    fchown(&file, Some(0), Some(0)).unwrap();
+    path
+}
+
+/// The loop devices of a file, as the host sees them.
+pub(crate) fn loop_devices(file: &Path) -> Vec<String> {
+    let devices = fs::read_dir("/sys/block").unwrap().flatten();
+    let of = |device: &fs::DirEntry| {
+        let backing = fs::read_to_string(device.path().join("loop/backing_file"));
+        backing.is_ok_and(|path| path.trim() == file.to_str().unwrap())
+    };
+    let named = |device: fs::DirEntry| device.file_name().into_string().unwrap();
+    devices.filter(of).map(named).collect()
 }
 
 /// Waits for a condition, not for a time.

@@ -11,6 +11,7 @@
     reason = "tests"
 )]
 
+mod disk;
 mod ends;
 mod execs;
 mod image;

@@ -21,6 +21,7 @@ use fluffy_egress::HostNetwork;
 use fluffy_image::{Options, public_or_listed, system_roots};
 use fluffy_image::{Store, StoreLimits, WorkerCommand};
 use fluffy_node::driver::rootfs::{self, Rootfs};
+use fluffy_node::driver::scratch::Scratch;
 use fluffy_node::driver::{InstanceDriver, Unavailable};
 use fluffy_node::home::Credentials;
 use fluffy_node::images::{Images, image_form};
@@ -98,6 +99,8 @@ pub(super) struct Local {
     pub(super) id: String,
     /// How strongly it isolates.
     pub(super) isolation: Vec<String>,
+    /// What its instances get less than they declare.
+    pub(super) shortfalls: Vec<String>,
     folder: PathBuf,
     halt: oneshot::Sender<()>,
     task: JoinHandle<()>,
@@ -126,6 +129,7 @@ pub(super) async fn local(
 ) -> Result<Local, String> {
     let drivers = drivers(folder);
     let isolation = usable(&drivers).await?;
+    let shortfalls = shortfalls(&drivers).await;
     let server = vec![nodes.to_string()];
     let known = Credentials::read(folder).map_err(|error| chain(&error))?;
     let credentials = match known {
@@ -178,6 +182,7 @@ pub(super) async fn local(
     Ok(Local {
         id,
         isolation,
+        shortfalls,
         folder: folder.to_owned(),
         halt,
         task: tokio::spawn(keep_running(first, open, halted)),
@@ -200,13 +205,27 @@ fn drivers(folder: &Path) -> Vec<Arc<dyn InstanceDriver>> {
         return Vec::new();
     };
     let arguments = ["worker", "vm-shim"].map(str::to_owned).to_vec();
-    vec![Arc::new(Rootfs::new(program, arguments, &group(folder)))]
+    let formats = ["worker", "mke2fs"].map(str::to_owned).to_vec();
+    let scratch = Scratch::new(folder.join("scratch"), program.clone(), formats);
+    let rootfs = Rootfs::new(program, arguments, &group(folder)).with_scratch(scratch);
+    vec![Arc::new(rootfs)]
 }
 
 /// The control groups of a node's instances: nodes that share a machine have
 /// some of their own.
 fn group(folder: &Path) -> String {
     format!("{}-{}", rootfs::GROUP, short(folder))
+}
+
+/// What instances of the drivers that work get less than they declare.
+async fn shortfalls(drivers: &[Arc<dyn InstanceDriver>]) -> Vec<String> {
+    let mut all = Vec::new();
+    for driver in drivers {
+        if let Ok(probe) = driver.probe().await {
+            all.extend(probe.room.shortfall());
+        }
+    }
+    all
 }
 
 /// The levels of the drivers that work; why none does, if none does.
@@ -444,6 +463,9 @@ async fn serve(session: &Session, args: &NodeRunArgs) -> Outcome {
             .why(why)
             .fix("run `fluffy node doctor`")
     })?;
+    for less in shortfalls(&drivers).await {
+        session.printer.warn(&less);
+    }
     let settings = Settings {
         folder: folder.clone(),
         run: run_dir(folder),

@@ -296,6 +296,11 @@ fn tell(
         open.nodes.map(|address| format!("grpc://{address}")),
     ];
     let places: Vec<String> = places.into_iter().flatten().collect();
+    if let Some(Ok(node)) = node {
+        for less in &node.shortfalls {
+            session.printer.warn(less);
+        }
+    }
     let invite = server.take_invite();
     let code = invite.as_ref().map(|code| code.expose().as_str());
     if session.json() {

@@ -28,7 +28,7 @@ ref = "oci:image"
 min_ready_seconds = 1
 [processes.web]
 command = ["/bin/busybox", "httpd", "-f", "-p", "[::]:{port}", "-h", "/www"]
-resources = {{ memory = "64MiB", cpu = 0.05 }}
+resources = {{ memory = "64MiB", cpu = 0.05, disk = "1GiB" }}
 ports = [{{ internal = {port} }}]
 {rest}
 "#
