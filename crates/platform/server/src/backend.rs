@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use tokio::sync::{broadcast, watch};
 use tokio::task::spawn_blocking;
 
-use crate::aside::{AsideError, Draw, Kind};
+use crate::aside::{AsideError, Claim, Draw, Kind};
 use crate::credential::CredentialKind;
 use crate::exec::Execs;
 use crate::fold::Position;
@@ -784,6 +784,14 @@ impl Backend for Control {
         if let Some(seq) = self.platform.ledger().refused_since() {
             return Health::Unready(SubmitError::Broken { seq }.to_string());
         }
+    async fn claim_places(&self, name: &str, holder: &str, claim: Claim) -> Option<u64> {
+        self.platform.aside().claim(name, holder, claim).await.ok()
+    }
+
+    async fn keep_places(&self, holder: &str, life: Duration) -> Option<BTreeMap<String, u64>> {
+        self.platform.aside().keep(holder, life).await.ok()
+    }
+
         match self.platform.sequencer().halted() {
             None if self.platform.ledger().is_failing() => {
                 Health::Unready("the ledger can't be written".to_owned())
