@@ -28,6 +28,7 @@ use serde_json::Value;
 use crate::operation::{Auth, Operation};
 use crate::problem::Problem;
 use crate::types::List;
+use crate::version::CLIENT_VERSION;
 
 pub use exec::{ALIVE_EVERY, ExecEvent, ExecReceiver, ExecSender};
 use transport::Transport;
@@ -386,6 +387,8 @@ impl Client {
             .map_err(|_| unsendable("its path is too long"))?;
         let headers = request.headers_mut();
         headers.insert(ACCEPT, HeaderValue::from_static(accept));
+        let version = HeaderValue::from_static(env!("CARGO_PKG_VERSION"));
+        headers.insert(CLIENT_VERSION, version);
         if ask.body.is_some() {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }

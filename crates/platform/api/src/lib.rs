@@ -17,6 +17,7 @@ pub mod operation;
 pub mod problem;
 pub mod request;
 pub mod types;
+pub mod version;
 
 pub use operation::{Operation, Spec};
 pub use problem::Problem;

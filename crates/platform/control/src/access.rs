@@ -128,7 +128,8 @@ struct Recent {
 pub struct Member {
     /// Who.
     pub principal: String,
-    /// Where the role is bound; nowhere for those who run the platform.
+    /// Where the role is bound: an org, or an app or env of it; nowhere for
+    /// those who run the platform.
     pub owner: Owner,
     /// The name of the role.
     pub role: String,
@@ -243,7 +244,7 @@ impl Access {
         ids.filter_map(|id| Some((*id, self.grants.get(id)?)))
     }
 
-    /// The owners of an org.
+    /// The owners of the whole of an org.
     pub(crate) fn owners(&self, org: OrgId) -> impl Iterator<Item = (MemberId, &Member)> {
         let whole = Owner {
             org: Some(org),

@@ -397,7 +397,7 @@ pub(crate) fn dispatch(
     authorized: &Authorized,
 ) -> Result<Change, Refusal> {
     access::write(state, call, request, authorized)
-        .unwrap_or_else(|| runtime::write(state, call, request, &authorized.place))
+        .unwrap_or_else(|| runtime::write(state, call, request, authorized))
 }
 
 /// A change with the decisions before it that allowed it.

@@ -9,6 +9,7 @@
 mod postgres;
 mod sqlite;
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
@@ -198,6 +199,37 @@ impl Aside {
         }
     }
 
+    /// Says how many of the places of this name a holder has, and gives what it
+    /// got: what it wants, or what others leave of the limit. It has them for
+    /// `life`, unless it says so again or [keeps](Self::keep) them.
+    ///
+    /// # Errors
+    /// See [`AsideError`]; it may have got them.
+    pub async fn claim(&self, name: &str, holder: &str, claim: Claim) -> Result<u64, AsideError> {
+        check(name, &[])?;
+        check(holder, &[])?;
+        match &self.engine {
+            Engine::Sqlite(store) => store.claim(name, holder, claim).await,
+            Engine::Postgres(store) => store.claim(name, holder, claim).await,
+        }
+    }
+
+    /// Keeps every place that a holder still has for another `life`; how many,
+    /// by name.
+    ///
+    /// # Errors
+    /// See [`AsideError`]; they may have been kept.
+    pub async fn keep(
+        &self,
+        holder: &str,
+        life: Duration,
+    ) -> Result<BTreeMap<String, u64>, AsideError> {
+        match &self.engine {
+            Engine::Sqlite(store) => store.keep(holder, life).await,
+            Engine::Postgres(store) => store.keep(holder, life).await,
+        }
+    }
+
     /// Takes a lease that nobody holds, or that `holder` does; false if
     /// somebody else does. It ends `life` after now unless it is renewed.
     ///
@@ -259,6 +291,17 @@ pub struct Draw {
     pub limit: u64,
     /// How long a window is; they are counted from the start of 1970.
     pub window: Duration,
+}
+
+/// How many places are wanted of those that all share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    /// How many the holder wants to have in all; none gives up what it has.
+    pub wanted: u64,
+    /// How many there are for all holders.
+    pub limit: u64,
+    /// How long it has them.
+    pub life: Duration,
 }
 
 /// Copies every entry that has not ended from the file in a directory into a

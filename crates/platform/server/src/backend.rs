@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use tokio::sync::{broadcast, watch};
 use tokio::task::spawn_blocking;
 
-use crate::aside::{AsideError, Draw, Kind};
+use crate::aside::{AsideError, Claim, Draw, Kind};
 use crate::credential::CredentialKind;
 use crate::exec::Execs;
 use crate::fold::Position;
@@ -40,7 +40,7 @@ use crate::logs::{Cursor, Follower, LogLine, Logs, Order, Query, stream_of};
 use crate::machine::{Ask, Job, Reply};
 use crate::material::{Once, Workshop};
 use crate::peers::{Line, Reach, Told, Wanted as WantedLines};
-use crate::personal::{Address, address_of, is_address_of};
+use crate::personal::{Address, address_of, address_of_principal, is_address_of};
 use crate::platform::Platform;
 use crate::safe;
 use crate::sequencer::{Answer, SubmitError};
@@ -232,8 +232,16 @@ impl Control {
         }
     }
 
-    /// The member that a call names, if it names one.
+    /// The address of the member that a call names, if it names one.
     fn member_of(&self, asked: &Asked) -> Option<Address> {
+        if asked.operation == Operation::AddMember {
+            let principal = asked.body.as_ref()?.get("principal_id")?.as_str()?;
+            let place = fluffy_control::place_of;
+            return self.look(|state| {
+                let org = place(state, &request_of(asked)).owner.org?;
+                address_of_principal(state, org, principal)
+            });
+        }
         let of_member = matches!(
             asked.operation,
             Operation::UpdateMember | Operation::RemoveMember
@@ -248,7 +256,7 @@ impl Control {
         let Some(address) = of.filter(|_| matches!(wrote.outcome, Outcome::Done { .. })) else {
             return wrote;
         };
-        if asked.operation == Operation::UpdateMember {
+        if asked.operation != Operation::RemoveMember {
             let email = self.workshop.personal().email(&address).await;
             wrote.once.insert("email".to_owned(), json!(email));
         } else if !self.look(|state| is_address_of(state, &address)) {
@@ -774,6 +782,14 @@ impl Backend for Control {
 
     async fn draw(&self, bucket: &str, draw: Draw) -> Option<u64> {
         self.platform.aside().draw(bucket, draw).await.ok()
+    }
+
+    async fn claim_places(&self, name: &str, holder: &str, claim: Claim) -> Option<u64> {
+        self.platform.aside().claim(name, holder, claim).await.ok()
+    }
+
+    async fn keep_places(&self, holder: &str, life: Duration) -> Option<BTreeMap<String, u64>> {
+        self.platform.aside().keep(holder, life).await.ok()
     }
 
     fn replicas(&self) -> u64 {

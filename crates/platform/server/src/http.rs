@@ -13,6 +13,7 @@ mod exec;
 mod head;
 mod listen;
 mod metrics;
+mod places;
 mod rate;
 mod repeat;
 mod service;

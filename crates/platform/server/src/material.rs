@@ -233,7 +233,10 @@ impl Workshop {
             }
             Operation::AddMember => {
                 let org = place.owner.org.ok_or_else(lost)?;
-                let email = self.email(org, request, &mut credential).await?;
+                let Some(email) = self.email(org, request, &mut credential).await? else {
+                    // Who is in already gets no code.
+                    return Ok(once);
+                };
                 once.insert("email".to_owned(), email.into());
                 let id = TokenId::from_bits(bits).to_string();
                 (id, "invite_code", CredentialKind::Invite, Some(DAY * 2))
@@ -279,16 +282,19 @@ impl Workshop {
         org: OrgId,
         request: &mut Request,
         credential: &mut NewCredential,
-    ) -> Result<String, Refusal> {
+    ) -> Result<Option<String>, Refusal> {
         let body: AddMember = request.read_body()?;
-        let email = body.email.trim().to_owned();
+        let Some(email) = body.email.filter(|_| body.principal_id.is_none()) else {
+            return Ok(None);
+        };
+        let email = email.trim().to_owned();
         let lower = email.to_lowercase();
         let hash = self.safe.fingerprint("email", lower.as_bytes());
         let hash = hash.ok_or(SafeError::Sealed).map_err(unsealed)?.to_string();
         let kept = self.personal.keep_email(org, &hash, &email);
         kept.await.map_err(unavailable)?;
         credential.email_hash = Some(hash);
-        Ok(email)
+        Ok(Some(email))
     }
 
     /// An invite, a refresh token or a secret, for tokens.

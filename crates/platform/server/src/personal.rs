@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use fluffy_base::id::{MemberId, OrgId, RequestId};
 use fluffy_control::State;
+use fluffy_control::access::Member;
 
 use crate::aside::{Aside, AsideError, Kind};
 
@@ -55,6 +56,14 @@ pub(crate) fn address_of(state: &State, id: MemberId) -> Option<Address> {
     let hash = Some(member.email_hash.clone()).filter(|hash| !hash.is_empty())?;
     let org = member.owner.org?;
     Some(Address { org, hash })
+}
+
+/// The address of somebody in an org, if they have one.
+pub(crate) fn address_of_principal(state: &State, org: OrgId, who: &str) -> Option<Address> {
+    let mut members = state.access.members.values();
+    let own = |it: &&Member| it.owner.org == Some(org) && it.principal == who;
+    let hash = members.find(own)?.email_hash.clone();
+    (!hash.is_empty()).then_some(Address { org, hash })
 }
 
 /// Whether any member has this address.

@@ -11,7 +11,7 @@
 
 use std::time::{Duration, Instant};
 
-use fluffy_server::aside::{Aside, AsideError, Draw, Kind, MAX_KEY};
+use fluffy_server::aside::{Aside, AsideError, Claim, Draw, Kind, MAX_KEY};
 use fluffy_test_kit::{FreshDatabase, PrivatePostgres};
 use tempfile::TempDir;
 
@@ -62,6 +62,7 @@ on_both!(
     what_has_ended_is_gone,
     a_bucket_gives_no_more_than_it_holds,
     a_lease_has_one_holder_until_it_ends,
+    places_are_shared_by_all_who_claim_them,
     what_is_too_large_is_refused,
 );
 
@@ -201,6 +202,89 @@ async fn a_lease_has_one_holder_until_it_ends(aside: Aside) {
     assert!(!aside.take("loop", holder, LONG).await.unwrap());
     aside.give_up("loop", "next").await.unwrap();
     assert!(aside.take("loop", holder, LONG).await.unwrap());
+}
+
+async fn places_are_shared_by_all_who_claim_them(aside: Aside) {
+    let claim = |wanted, life| Claim {
+        wanted,
+        limit: 20,
+        life,
+    };
+    // Each of ten wants one more, again and again; together they get 20.
+    let claimants = (0..10).map(|number| {
+        let aside = aside.clone();
+        tokio::spawn(async move {
+            let holder = format!("holder{number}");
+            let mut has = 0;
+            for _ in 0..5 {
+                let got = aside.claim("streams", &holder, claim(has + 1, LONG));
+                has = got.await.unwrap();
+            }
+            has
+        })
+    });
+    let mut all = 0;
+    let mut has = Vec::new();
+    for claimant in claimants.collect::<Vec<_>>() {
+        has.push(claimant.await.unwrap());
+        all += has.last().unwrap();
+    }
+    assert_eq!(all, 20, "{has:?}");
+    // What is given back is there for others, under this name alone.
+    let first = has.iter().position(|count| *count > 0).unwrap();
+    let holder = format!("holder{first}");
+    let free = has[first];
+    assert_eq!(
+        aside
+            .claim("streams", &holder, claim(0, LONG))
+            .await
+            .unwrap(),
+        0
+    );
+    assert_eq!(
+        aside.claim("other", "new", claim(30, LONG)).await.unwrap(),
+        20
+    );
+    let short = Duration::from_millis(30);
+    assert_eq!(
+        aside
+            .claim("streams", "new", claim(9, short))
+            .await
+            .unwrap(),
+        free
+    );
+    // Nobody loses what they have by asking for what there is not.
+    assert_eq!(
+        aside
+            .claim("streams", "new", claim(99, short))
+            .await
+            .unwrap(),
+        free
+    );
+    let kept = aside.keep("new", LONG).await.unwrap();
+    if let Some(count) = kept.get("streams") {
+        assert_eq!(*count, free);
+        aside
+            .claim("streams", "new", claim(free, short))
+            .await
+            .unwrap();
+    }
+    assert_eq!(kept.get("other"), Some(&20));
+    // What nobody keeps is free by itself, and is not kept after that.
+    until(async || {
+        let got = aside
+            .claim("streams", "next", claim(free, LONG))
+            .await
+            .unwrap();
+        (got == free).then_some(())
+    })
+    .await;
+    let kept = aside.keep("new", LONG).await.unwrap();
+    assert_eq!(
+        kept.into_iter().collect::<Vec<_>>(),
+        [("other".to_owned(), 20)]
+    );
+    assert!(aside.keep("nobody", LONG).await.unwrap().is_empty());
 }
 
 async fn what_is_too_large_is_refused(aside: Aside) {

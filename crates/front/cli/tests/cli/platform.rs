@@ -12,6 +12,7 @@ mod joining;
 mod launch;
 mod lived;
 mod logins;
+mod members;
 mod migrate;
 mod named;
 mod private;
@@ -157,6 +158,11 @@ const TYPED: &[(&str, &str)] = &[
     ("orgs policy show", "getPolicy"),
     ("quotas set apps=5 memory=8GiB cpu=none", "setQuotas"),
     ("members add a@example.com --role developer", "addMember"),
+    (
+        "members add --principal usr_1 --role viewer --app shop --env dev",
+        "addMember",
+    ),
+    ("members list --app shop", "listMembers"),
     ("members update mem_1 --role admin", "updateMember"),
     ("members remove mem_1 --yes", "removeMember"),
     (

@@ -15,6 +15,7 @@ mod exec;
 mod faults;
 mod kit;
 mod registry;
+mod streams;
 
 /// Nothing, unless a test started this program to be nodes.
 #[test]

@@ -90,10 +90,10 @@ operations! {
             .takes::<SetQuotas>().gives::<Quotas>().cli("quotas set");
 
     // Who acts.
-    ListMembers "Lists the people of an org."
+    ListMembers "Lists the people of an org, and what their roles are on."
         list("listMembers", org!("/members")).can("member.manage").gives::<List<Member>>()
-            .query(TIMES).cli("members list");
-    AddMember "Asks somebody into an org."
+            .query(MEMBER_PARAMS).cli("members list");
+    AddMember "Asks somebody into an org, with a role on all of it or on an app or env."
         create("addMember", org!("/members")).can("member.manage").takes::<AddMember>()
             .gives::<MemberInvited>().errors(&["conflict", "grant_exceeds_own"])
             .cli("members add");
@@ -101,9 +101,9 @@ operations! {
         change("updateMember", Method::Patch, org!("/members/{member}")).can("member.manage")
             .takes::<UpdateMember>().gives::<Member>()
             .errors(&["grant_exceeds_own", "last_owner"]).cli("members update");
-    RemoveMember "Takes a person out of an org."
+    RemoveMember "Takes a role from a person; with the last one they leave the org."
         delete("removeMember", org!("/members/{member}")).can("member.manage")
-            .errors(&["last_owner"]).cli("members remove");
+            .errors(&["grant_exceeds_own", "last_owner"]).cli("members remove");
     ListPrincipals "Lists the service principals of an org."
         list("listPrincipals", org!("/principals")).can("principal.manage")
             .gives::<List<Principal>>().query(TIMES).cli("principals list");
@@ -537,6 +537,15 @@ operations! {
 const AFTER: Param = time("created_after", "Only what was created after this.");
 const BEFORE: Param = time("created_before", "Only what was created before this.");
 const TIMES: &[Param] = &[AFTER, BEFORE];
+const MEMBER_PARAMS: &[Param] = &[
+    AFTER,
+    BEFORE,
+    text(
+        "app",
+        "Only roles that are bound to this app, or to an env of it.",
+    ),
+    text("env", "Only roles that are bound to this env of the app."),
+];
 
 const DEPLOY_STATUS: &[&str] = &[
     "queued",

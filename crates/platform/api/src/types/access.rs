@@ -6,7 +6,7 @@
 use std::fmt;
 
 use fluffy_base::Timestamp;
-use fluffy_base::id::{GrantId, MemberId, OrgId, PrincipalId, TokenId};
+use fluffy_base::id::{AppId, EnvId, GrantId, MemberId, OrgId, PrincipalId, TokenId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -117,11 +117,23 @@ pub struct Membership {
     pub org_id: OrgId,
     /// Its name.
     pub slug: String,
-    /// The role, if they have one.
+    /// The role in all of it, if they have one.
     pub role: Option<String>,
+    /// Every role, and what it is on.
+    #[serde(default)]
+    pub roles: Vec<BoundRole>,
 }
 
-/// A person in an org.
+/// A role, and what it is on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BoundRole {
+    /// The role.
+    pub role: String,
+    /// What it is on: `org`, `org/app` or `org/app/env`.
+    pub path: String,
+}
+
+/// A role of a person in an org, or in an app or env of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Member {
     /// Identity.
@@ -129,6 +141,13 @@ pub struct Member {
     pub meta: Meta<MemberId>,
     /// In which org.
     pub org_id: OrgId,
+    /// The app that the role is bound to, if it is.
+    pub app_id: Option<AppId>,
+    /// The env that the role is bound to, if it is.
+    pub env_id: Option<EnvId>,
+    /// What the role is on, `org`, `org/app` or `org/app/env`; null once that
+    /// is gone, and then the role gives nothing.
+    pub path: Option<String>,
     /// Who it is.
     pub principal_id: String,
     /// What they may do.
@@ -158,15 +177,29 @@ pub enum RoleName {
     Owner,
 }
 
-/// Asks somebody in.
+/// Asks somebody in, or gives who is in already a further role.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddMember {
-    /// Where they can be reached; kept apart from the ledger.
-    #[schemars(length(min = 3, max = 254), regex(pattern = r"^[^@\s]+@[^@\s]+$"))]
-    pub email: String,
+    /// Where they can be reached, of somebody new; kept apart from the ledger.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        with = "String",
+        length(min = 3, max = 254),
+        regex(pattern = r"^[^@\s]+@[^@\s]+$")
+    )]
+    pub email: Option<String>,
+    /// Instead of an address, who it is: somebody who is in the org already.
+    #[serde(default)]
+    pub principal_id: Option<String>,
     /// What they may do.
     pub role: RoleName,
+    /// The app that the role is bound to; without it, it is on the whole org.
+    #[serde(default)]
+    pub app: Option<String>,
+    /// The env of the app that the role is bound to.
+    #[serde(default)]
+    pub env: Option<String>,
 }
 
 /// A new member with the code that lets them in, shown once.
@@ -175,7 +208,8 @@ pub struct MemberInvited {
     /// The member.
     #[serde(flatten)]
     pub member: Member,
-    /// For `fluffy login --invite`; absent in a replayed answer.
+    /// For `fluffy login --invite`; absent in a replayed answer, and where who
+    /// is in already got a further role.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub invite_code: Option<String>,
 }

@@ -56,13 +56,16 @@ pub(crate) fn read(
         authorized,
     };
     let now = Some(call.now);
-    let in_org = |owner: &Owner| owner.org == authorized.place.owner.org;
     let access = &state.access;
     Some(match request.operation {
         Operation::GetOrg => desk.org().and_then(|id| found(org(state, id))),
         Operation::ListMembers => {
+            if request.query.contains_key("env") && !request.query.contains_key("app") {
+                return Some(Err(super::invalid("app", "an env is named with its app")));
+            }
+            let inside = |owner: &Owner| authorize::contains(&authorized.place.owner, owner);
             let own = access.members.iter();
-            let own = own.filter(|(_, one)| in_org(&one.owner)).map(|(id, _)| *id);
+            let own = own.filter(|(_, one)| inside(&one.owner)).map(|(id, _)| *id);
             list(desk, "org_member", own, |id| member(state, id))
         }
         Operation::ListPrincipals => {
@@ -249,6 +252,9 @@ fn member(state: &State, id: MemberId) -> Option<Value> {
     Some(json(&types::Member {
         meta: meta(state, "org_member", id)?,
         org_id: one.owner.org?,
+        app_id: one.owner.app,
+        env_id: one.owner.env,
+        path: state.access.names.path(&one.owner),
         principal_id: one.principal.clone(),
         role,
         email: None,
@@ -358,12 +364,21 @@ fn whoami(state: &State, call: &Call<'_>, who: &Who) -> Value {
         if !authorize::has_access(state, call.now, who, *id) {
             continue;
         }
-        let mut roles = access.members_of(&who.principal);
-        let role = roles.find(|(_, member)| member.owner.org == Some(*id));
+        let own = access.members_of(&who.principal);
+        let own = own.filter(|(_, member)| member.owner.org == Some(*id));
+        let roles = own.filter_map(|(_, member)| {
+            Some(types::BoundRole {
+                role: member.role.clone(),
+                path: access.names.path(&member.owner)?,
+            })
+        });
+        let roles: Vec<types::BoundRole> = roles.collect();
+        let whole = roles.iter().find(|role| role.path == one.slug);
         orgs.push(types::Membership {
             org_id: *id,
             slug: one.slug.clone(),
-            role: role.map(|(_, member)| member.role.clone()),
+            role: whole.map(|role| role.role.clone()),
+            roles,
         });
         patterns.extend(authorize::effective(state, call.now, who, *id));
     }

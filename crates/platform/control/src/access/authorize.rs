@@ -408,7 +408,7 @@ fn request_of(state: &State, now: Timestamp, who: &Who, action: &str, place: &Pl
         workspace: vec!["*".to_owned()],
         user: held,
     };
-    let tags = tags_of(state, who, place.owner.org);
+    let tags = tags_of(state, who, &place.owner);
     let object = place.object.as_deref();
     let tenant = object.and_then(|object| object.split('/').next());
     Request {
@@ -442,10 +442,11 @@ fn resource_of(action: &str, place: &Place) -> Option<String> {
     }
 }
 
-/// The roles somebody has, for rules that look at `caller_tag`.
-fn tags_of(state: &State, who: &Who, org: Option<OrgId>) -> BTreeSet<String> {
+/// The roles somebody has at a place, for rules that look at `caller_tag`. One
+/// that is bound elsewhere gets nobody around a rule here.
+fn tags_of(state: &State, who: &Who, place: &Owner) -> BTreeSet<String> {
     let members = state.access.members_of(&who.principal);
-    let roles = members.filter(|(_, member)| member.owner.org == org);
+    let roles = members.filter(|(_, member)| contains(&member.owner, place));
     let mut tags: BTreeSet<String> = roles.map(|(_, member)| member.role.clone()).collect();
     if let Some(token) = who.token.and_then(|id| state.access.tokens.get(&id)) {
         tags.insert(format!("{}_token", token.kind));
@@ -611,10 +612,13 @@ impl<'a> Holdings<'a> {
         self.who.local && self.state.access.names.org_slug(self.org) == Some(LOCAL)
     }
 
+    /// Those that are bound to something that is there.
     fn roles(self) -> impl Iterator<Item = (Role, Owner)> + 'a {
-        let members = self.state.access.members_of(&self.who.principal);
+        let access = &self.state.access;
+        let members = access.members_of(&self.who.principal);
         members
             .filter(move |(_, member)| member.owner.org == Some(self.org))
+            .filter(|(_, member)| access.names.path(&member.owner).is_some())
             .filter_map(|(_, member)| Some((member.role()?, member.owner)))
     }
 
@@ -674,7 +678,7 @@ fn spell_role(names: &Names, role: Role, owner: &Owner, envs: Vec<Owner>) -> Vec
 }
 
 /// Whether a role that is bound to one thing reaches another.
-fn contains(bound: &Owner, other: &Owner) -> bool {
+pub(super) fn contains(bound: &Owner, other: &Owner) -> bool {
     bound.org == other.org
         && (bound.app.is_none() || bound.app == other.app)
         && (bound.env.is_none() || bound.env == other.env)

@@ -88,12 +88,15 @@ impl Access {
         };
         match body {
             Body::OrgMemberAdded(added) => {
+                // Who has logged in has for a further role, too.
+                let principal = &added.principal_id;
+                let active = self.members_of(principal).any(|(_, one)| one.active);
                 let member = Member {
                     principal: added.principal_id.clone(),
                     owner: Owner::of(&event.scope),
                     role: added.role.clone(),
                     email_hash: added.email_hash.clone(),
-                    active: false,
+                    active,
                 };
                 let of = self.members_of.entry(added.principal_id.clone());
                 of.or_default().insert(id);

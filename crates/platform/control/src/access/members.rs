@@ -1,8 +1,11 @@
-//! Members: asked in, given another role, taken out.
+//! Members: asked in, given a role or another one, taken out.
 //!
-//! Nobody gives a role that has more than they hold, and nobody changes
-//! somebody who holds more than they. An org keeps at least one owner. Every
-//! invited person is a principal of their own: an address proves nothing.
+//! A member is one role of one person: in the org, or bound to an app or an env
+//! of it by id, which the scope of its events says. Who has several is several
+//! members with one principal. Nobody gives a role that has more than they
+//! hold, and nobody changes somebody who holds more than they. An org keeps at
+//! least one owner of all of it. Every invited person is a principal of their
+//! own: an address proves nothing.
 
 use std::time::Duration;
 
@@ -10,7 +13,8 @@ use fluffy_api::types::{AddMember, RoleName, UpdateMember};
 use fluffy_base::id::{MemberId, TokenId, UserId};
 use fluffy_policy::role::Role;
 
-use super::authorize::{covers, role_patterns};
+use super::authorize::{covers, holds, role_patterns};
+use super::place::Place;
 use super::{Desk, Member, tokens};
 use crate::call::{Change, Fact, Subject};
 use crate::event::{
@@ -25,18 +29,35 @@ pub(super) const INVITE: Duration = Duration::from_secs(24 * 3600);
 
 pub(super) fn add(desk: &Desk<'_>) -> Result<Change, Refusal> {
     let body: AddMember = desk.body()?;
+    if body.env.is_some() && body.app.is_none() {
+        return Err(super::invalid("app", "an env is named with its app"));
+    }
+    let role = role_of(body.role);
+    // Where the request was authorized is where the role is bound.
+    let owner = desk.authorized.place.owner;
+    match (&body.email, &body.principal_id) {
+        (Some(email), None) => invite(desk, email, (role, owner)),
+        (None, Some(principal)) => add_role(desk, principal, (role, owner)),
+        _ => {
+            let why = "somebody new has an address, and who is in already is a principal";
+            Err(super::invalid("email", why))
+        }
+    }
+}
+
+/// Somebody new.
+fn invite(desk: &Desk<'_>, email: &str, (role, owner): (Role, Owner)) -> Result<Change, Refusal> {
     let credential = desk.request.credential()?;
     let invite: TokenId = credential.id(0)?;
     let email_hash = credential.email_hash.clone().unwrap_or_default();
-    super::check_length("email", &body.email, 3..=254)?;
-    let role = role_of(body.role);
-    let owner = desk.owner()?;
+    super::check_length("email", email, 3..=254)?;
     check_covers(desk, role, &owner)?;
     let mut members = desk.state.access.members.values();
-    let known = members.any(|one| one.owner == owner && one.email_hash == email_hash);
+    let known = members.any(|one| one.owner.org == owner.org && one.email_hash == email_hash);
     if known && !email_hash.is_empty() {
         let why = "somebody with this address is in the organisation already";
-        return Err(Refusal::new("conflict", why, "change that member instead"));
+        let fix = "change that member, or name their principal to give them a further role";
+        return Err(Refusal::new("conflict", why, fix));
     }
     let member = MemberId::from_bits(desk.mint());
     let principal = UserId::from_bits(desk.mint()).to_string();
@@ -45,11 +66,46 @@ pub(super) fn add(desk: &Desk<'_>) -> Result<Change, Refusal> {
         role: role.name().to_owned(),
         email_hash,
     };
+    let invitation = Fact::new(invite, invitation(&principal, desk).into());
     Ok(Change {
         facts: vec![
             Fact::new(member, added.into()),
-            Fact::new(invite, invitation(&principal, desk).into()),
+            invitation.of(&desk.owner()?.scope()),
         ],
+        subject: Subject::of("org_member", member),
+        status: 201,
+    })
+}
+
+/// A further role of somebody who is in the org. They are named by what only
+/// they are: an address that somebody typed proves nothing.
+fn add_role(
+    desk: &Desk<'_>,
+    principal: &str,
+    (role, owner): (Role, Owner),
+) -> Result<Change, Refusal> {
+    check_covers(desk, role, &owner)?;
+    let own = desk.state.access.members_of(principal);
+    let own: Vec<&Member> = own
+        .map(|(_, one)| one)
+        .filter(|one| one.owner.org == owner.org)
+        .collect();
+    let Some(known) = own.first() else {
+        let why = "this is no member of the organisation";
+        return Err(super::invalid("principal_id", why));
+    };
+    if own.iter().any(|one| one.owner == owner) {
+        let why = "they have a role there already";
+        return Err(Refusal::new("conflict", why, "change that member instead"));
+    }
+    let member = MemberId::from_bits(desk.mint());
+    let added = OrgMemberAdded {
+        principal_id: principal.to_owned(),
+        role: role.name().to_owned(),
+        email_hash: known.email_hash.clone(),
+    };
+    Ok(Change {
+        facts: vec![Fact::new(member, added.into())],
         subject: Subject::of("org_member", member),
         status: 201,
     })
@@ -88,14 +144,36 @@ pub(super) fn update(desk: &Desk<'_>) -> Result<Change, Refusal> {
     })
 }
 
-/// With a person go their grants in the org and the tokens issued there.
+/// With the last role of a person go their grants in the org and the tokens
+/// issued there.
 pub(super) fn remove(desk: &Desk<'_>) -> Result<Change, Refusal> {
     let (id, member) = find(desk)?;
     check_held(desk, member)?;
     check_not_last(desk, id)?;
     let mut facts = vec![Fact::new(id, OrgMemberRemoved {}.into())];
-    facts.extend(left_behind(desk, &member.principal)?);
+    let mut own = desk.state.access.members_of(&member.principal);
+    let stays = own.any(|(other, one)| other != id && one.owner.org == member.owner.org);
+    if !stays {
+        check_ends_grants(desk, &member.principal)?;
+        facts.extend(left_behind(desk, &member.principal)?);
+    }
     Ok(super::gone(facts, id))
+}
+
+/// Grants were given in the whole org, and whoever looks after a part of it
+/// does not end them by the way.
+fn check_ends_grants(desk: &Desk<'_>, principal: &str) -> Result<(), Refusal> {
+    let org = desk.org()?;
+    let (state, who) = (desk.state, &desk.authorized.who);
+    let mut grants = state.access.grants_of(principal);
+    if !grants.any(|(_, grant)| grant.org == org) {
+        return Ok(());
+    }
+    let whole = Place::of(&state.access.names, desk.owner()?).ok_or_else(not_found)?;
+    match holds(state, desk.call.now, who, "member.manage", &whole) {
+        true => Ok(()),
+        false => Err(super::exceeds("what this person was granted besides")),
+    }
 }
 
 /// What ends in an org when a principal leaves it.

@@ -3,6 +3,7 @@
 //! Says nothing to the caller: whether they may know that something is not
 //! there is decided in [`super::authorize`].
 
+use fluffy_api::Operation;
 use fluffy_base::id::{
     ApprovalId, AttachmentId, DeployId, EnrollmentTokenId, ExecSessionId, GrantId, InstanceId,
     MemberId, NodeId, OrgId, PrincipalId, ProjectId, ReleaseId, RestoreId, RouteId, TokenId,
@@ -72,39 +73,63 @@ pub(crate) fn resolve(state: &State, request: &Request) -> Place {
     };
     let params = request.operation.spec().path_params();
     for (param, text) in params.zip(&request.path) {
-        let there = match param {
-            "org" => {
-                place.owner.org = names.org(text);
-                place.owner.org.is_some()
-            }
-            "app" => {
-                place.owner.app = place.owner.org.and_then(|org| names.app(org, text));
-                place.owner.app.is_some()
-            }
-            "env" => {
-                place.owner.env = place.owner.app.and_then(|app| names.env(app, text));
-                place.owner.env.is_some()
-            }
-            _ => {
-                let named = place
-                    .owner
-                    .org
-                    .and_then(|org| named(state, org, param, text));
-                place.leaf = Some(named.unwrap_or_else(|| text.clone()));
-                continue;
-            }
-        };
-        place.found &= there;
-        let named = place.found.then(|| names.path(&place.owner)).flatten();
-        place.object = named.or_else(|| match place.object.take() {
-            Some(before) => Some(format!("{before}/{}", plain(text))),
-            None => Some(plain(text)),
-        });
+        if !["org", "app", "env"].contains(&param) {
+            let named = place
+                .owner
+                .org
+                .and_then(|org| named(state, org, param, text));
+            place.leaf = Some(named.unwrap_or_else(|| text.clone()));
+            continue;
+        }
+        descend(names, &mut place, param, text);
+    }
+    for (param, text) in bound_to(request) {
+        descend(names, &mut place, param, text);
     }
     if place.found {
         resolve_leaf(state, &mut place);
     }
     place
+}
+
+/// Goes one step down, to what has this name or id there.
+fn descend(names: &Names, place: &mut Place, param: &str, text: &str) {
+    let owner = &mut place.owner;
+    let there = match param {
+        "org" => {
+            owner.org = names.org(text);
+            owner.org.is_some()
+        }
+        "app" => {
+            owner.app = owner.org.and_then(|org| names.app(org, text));
+            owner.app.is_some()
+        }
+        _ => {
+            owner.env = owner.app.and_then(|app| names.env(app, text));
+            owner.env.is_some()
+        }
+    };
+    place.found &= there;
+    let named = place.found.then(|| names.path(&place.owner)).flatten();
+    place.object = named.or_else(|| match place.object.take() {
+        Some(before) => Some(format!("{before}/{}", plain(text))),
+        None => Some(plain(text)),
+    });
+}
+
+/// The app and the env that a role is bound to hang below the org, and who may
+/// give it or look at it is decided there, though the path names the org alone.
+fn bound_to(request: &Request) -> impl Iterator<Item = (&'static str, &str)> {
+    let named = |name: &str| match request.operation {
+        Operation::AddMember => request.body.as_ref()?.get(name)?.as_str(),
+        Operation::ListMembers => request.query.get(name).map(String::as_str),
+        _ => None,
+    };
+    let app = named("app");
+    // An env is one of an app; without one it is refused as a request.
+    let env = app.and_then(|_| named("env"));
+    let app = app.map(|text| ("app", text));
+    app.into_iter().chain(env.map(|text| ("env", text)))
 }
 
 /// The id of what has a name below an org.

@@ -27,6 +27,7 @@ pub(crate) use exec::denied as exec_denied;
 
 use super::Runtime;
 use super::record::{App, Env};
+use crate::access::authorize::{self, Authorized, Who};
 use crate::access::place::Place;
 use crate::call::{Call, Change, Fact, Request, Subject};
 use crate::refusal::Refusal;
@@ -40,13 +41,14 @@ pub fn write(
     state: &State,
     call: &Call<'_>,
     request: &Request,
-    place: &Place,
+    authorized: &Authorized,
 ) -> Result<Change, Refusal> {
     let desk = Desk {
         state,
         call,
         request,
-        place,
+        who: &authorized.who,
+        place: &authorized.place,
     };
     let (facts, subject) = decide(&desk)?;
     Ok(Change {
@@ -116,6 +118,7 @@ struct Desk<'a> {
     state: &'a State,
     call: &'a Call<'a>,
     request: &'a Request,
+    who: &'a Who,
     place: &'a Place,
 }
 
@@ -168,6 +171,15 @@ impl<'a> Desk<'a> {
 
     fn body<T: DeserializeOwned>(&self) -> Result<T, Refusal> {
         self.request.read_body()
+    }
+
+    /// Whether the caller may do something to what the body names, which may
+    /// belong elsewhere than what the path names.
+    fn reaches(&self, action: &str, (kind, id): (&str, &str)) -> bool {
+        let (state, names) = (self.state, &self.state.access.names);
+        let owner = state.meta(kind, id).map(|meta| meta.owner);
+        let place = owner.and_then(|owner| Place::of(names, owner));
+        place.is_some_and(|place| authorize::stands(state, self.now(), self.who, action, &place))
     }
 
     fn is_set(&self, parameter: &str) -> bool {

@@ -9,6 +9,7 @@
 )]
 
 mod approvals;
+mod bindings;
 mod commands;
 mod fixtures;
 mod ground;

@@ -82,6 +82,31 @@ fn people(world: &mut World) -> Vec<Column> {
             add("developer in a protected env", &member, "prod");
         }
     }
+    let dev = world.state.access.names.env(shop.app.unwrap(), "dev");
+    let dev = Owner { env: dev, ..shop };
+    for (name, role, on, env) in [
+        ("viewer of the env", "viewer", dev, "dev"),
+        ("developer of the env", "developer", dev, "dev"),
+        ("operator of the env", "operator", dev, "dev"),
+        ("owner of the env", "owner", dev, "dev"),
+        ("owner of the env, in another", "owner", dev, "prod"),
+        ("developer of the app", "developer", shop, "dev"),
+        (
+            "developer of the app, in a protected env",
+            "developer",
+            shop,
+            "prod",
+        ),
+        ("admin of the app", "admin", shop, "prod"),
+    ] {
+        let bound = world.person();
+        world.join(&bound, on, role);
+        add(name, &bound, env);
+    }
+    let blog = world.app(acme, "blog");
+    let elsewhere = world.person();
+    world.join(&elsewhere, blog, "owner");
+    add("owner of another app", &elsewhere, "dev");
     let operator = world.member(None, "platform_operator");
     add("platform operator", &operator, "dev");
     add("nobody in the org", &world.person(), "dev");

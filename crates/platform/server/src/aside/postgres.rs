@@ -3,7 +3,7 @@
 //! Every call is one statement, so it happens whole or not at all. Two pools,
 //! so that a lease is renewed however busy the rest is. No wait is without end.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, NoTls, Row, Statement};
 
-use super::{AsideError, Draw, Entry, TURN, integer, millis};
+use super::{AsideError, Claim, Draw, Entry, TURN, integer, millis};
 
 /// How many sessions answer ordinary calls.
 const SESSIONS: usize = 16;
@@ -55,6 +55,38 @@ CREATE TABLE IF NOT EXISTS fluffy_aside.buckets (
 );
 CREATE OR REPLACE FUNCTION fluffy_aside.now_ms() RETURNS bigint VOLATILE LANGUAGE sql
     AS 'SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint';
+CREATE TABLE IF NOT EXISTS fluffy_aside.places (
+    name text NOT NULL,
+    holder text NOT NULL,
+    count bigint NOT NULL,
+    expires bigint NOT NULL,
+    PRIMARY KEY (name, holder)
+);
+CREATE INDEX IF NOT EXISTS places_holder ON fluffy_aside.places (holder);
+-- One claims at a time, and every statement of it sees what the one before
+-- left: that is what this language is for.
+CREATE OR REPLACE FUNCTION fluffy_aside.claim(
+    of_name text, of_holder text, wanted bigint, most bigint, life bigint
+) RETURNS bigint VOLATILE LANGUAGE plpgsql AS $body$
+DECLARE
+    others bigint;
+    got bigint;
+BEGIN
+    PERFORM pg_advisory_xact_lock(7213554, hashtext(of_name));
+    SELECT coalesce(sum(p.count), 0) INTO others FROM fluffy_aside.places AS p
+        WHERE p.name = of_name AND p.holder <> of_holder AND p.expires > fluffy_aside.now_ms();
+    got := greatest(least(wanted, most - others), 0);
+    IF got = 0 THEN
+        DELETE FROM fluffy_aside.places AS p WHERE p.name = of_name AND p.holder = of_holder;
+    ELSE
+        INSERT INTO fluffy_aside.places AS p (name, holder, count, expires)
+            VALUES (of_name, of_holder, got, fluffy_aside.now_ms() + life)
+            ON CONFLICT (name, holder) DO UPDATE
+            SET count = excluded.count, expires = excluded.expires;
+    END IF;
+    RETURN got;
+END
+$body$;
 COMMIT;
 ";
 
@@ -92,10 +124,14 @@ const TAKE: &str = "INSERT INTO fluffy_aside.leases AS l (name, holder, expires)
 const RENEW: &str = "UPDATE fluffy_aside.leases SET expires = fluffy_aside.now_ms() + $3 \
     WHERE name = $1 AND holder = $2 AND expires > fluffy_aside.now_ms() RETURNING 1";
 const GIVE_UP: &str = "DELETE FROM fluffy_aside.leases WHERE name = $1 AND holder = $2";
+const CLAIM: &str = "SELECT fluffy_aside.claim($1, $2, $3, $4, $5)";
+const KEEP: &str = "UPDATE fluffy_aside.places SET expires = fluffy_aside.now_ms() + $2 \
+    WHERE holder = $1 AND expires > fluffy_aside.now_ms() RETURNING name, count";
 const SWEEP: &str = "WITH e AS (DELETE FROM fluffy_aside.entries \
     WHERE expires <= fluffy_aside.now_ms() RETURNING 1), \
-    b AS (DELETE FROM fluffy_aside.buckets WHERE expires <= fluffy_aside.now_ms() RETURNING 1) \
-    SELECT (SELECT count(*) FROM e) + (SELECT count(*) FROM b)";
+    b AS (DELETE FROM fluffy_aside.buckets WHERE expires <= fluffy_aside.now_ms() RETURNING 1), \
+    p AS (DELETE FROM fluffy_aside.places WHERE expires <= fluffy_aside.now_ms() RETURNING 1) \
+    SELECT (SELECT count(*) FROM e) + (SELECT count(*) FROM b) + (SELECT count(*) FROM p)";
 
 type Params<'p> = &'p [&'p (dyn ToSql + Sync)];
 
@@ -187,6 +223,34 @@ impl Store {
         let params: Params<'_> = &[&bucket, &wanted, &limit, &window];
         let rows = self.pool.run(DRAW, params, Again::MustNot).await?;
         number(&rows)
+    }
+
+    pub(super) async fn claim(
+        &self,
+        name: &str,
+        holder: &str,
+        claim: Claim,
+    ) -> Result<u64, AsideError> {
+        let (wanted, limit) = (integer(claim.wanted), integer(claim.limit));
+        let life = millis(claim.life);
+        let params: Params<'_> = &[&name, &holder, &wanted, &limit, &life];
+        // Saying twice how many there are changes nothing.
+        number(&self.pool.run(CLAIM, params, Again::May).await?)
+    }
+
+    pub(super) async fn keep(
+        &self,
+        holder: &str,
+        life: Duration,
+    ) -> Result<BTreeMap<String, u64>, AsideError> {
+        let params: Params<'_> = &[&holder, &millis(life)];
+        let rows = self.leases.run(KEEP, params, Again::May).await?;
+        let kept = rows.iter().map(|row| {
+            let name: String = row.try_get(0).map_err(failed)?;
+            let count: i64 = row.try_get(1).map_err(failed)?;
+            Ok((name, u64::try_from(count).unwrap_or(0)))
+        });
+        kept.collect()
     }
 
     pub(super) async fn take(

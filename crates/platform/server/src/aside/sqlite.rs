@@ -3,6 +3,7 @@
 //! One connection writes and eight read, each call on a thread that may block.
 //! The clock is this machine's.
 
+use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::{AsideError, Draw, Entry, TURN, integer, millis};
+use super::{AsideError, Claim, Draw, Entry, TURN, integer, millis};
 
 const READERS: usize = 8;
 
@@ -35,6 +36,14 @@ CREATE TABLE IF NOT EXISTS leases (
 -- A file is one process's: whoever held something before is gone, and if not,
 -- terms in the ledger keep it out.
 DELETE FROM leases;
+CREATE TABLE IF NOT EXISTS places (
+    name TEXT NOT NULL,
+    holder TEXT NOT NULL,
+    count INTEGER NOT NULL,
+    expires INTEGER NOT NULL,
+    PRIMARY KEY (name, holder)
+) STRICT;
+DELETE FROM places;
 CREATE TABLE IF NOT EXISTS buckets (
     name TEXT PRIMARY KEY,
     window INTEGER NOT NULL,
@@ -249,6 +258,64 @@ impl Store {
         .await
     }
 
+    pub(super) async fn claim(
+        &self,
+        name: &str,
+        holder: &str,
+        claim: Claim,
+    ) -> Result<u64, AsideError> {
+        let (name, holder) = (name.to_owned(), holder.to_owned());
+        let (wanted, limit) = (integer(claim.wanted), integer(claim.limit));
+        let life = millis(claim.life);
+        self.write(move |connection| {
+            let transaction = connection.unchecked_transaction()?;
+            let sql = format!(
+                "SELECT coalesce(sum(count), 0) FROM places \
+                 WHERE name = ?1 AND holder <> ?2 AND expires > {NOW}"
+            );
+            let others: i64 = transaction
+                .prepare_cached(&sql)?
+                .query_row(params![name, holder], |row| row.get(0))?;
+            let got = wanted.min(limit - others).max(0);
+            let sql = format!(
+                "INSERT INTO places (name, holder, count, expires) \
+                 VALUES (?1, ?2, ?3, {NOW} + ?4) ON CONFLICT DO UPDATE \
+                 SET count = excluded.count, expires = excluded.expires"
+            );
+            transaction
+                .prepare_cached(&sql)?
+                .execute(params![name, holder, got, life])?;
+            let none = "DELETE FROM places WHERE name = ?1 AND holder = ?2 AND count = 0";
+            transaction
+                .prepare_cached(none)?
+                .execute(params![name, holder])?;
+            transaction.commit()?;
+            Ok(u64::try_from(got).unwrap_or(0))
+        })
+        .await
+    }
+
+    pub(super) async fn keep(
+        &self,
+        holder: &str,
+        life: Duration,
+    ) -> Result<BTreeMap<String, u64>, AsideError> {
+        let (holder, life) = (holder.to_owned(), millis(life));
+        let sql = format!(
+            "UPDATE places SET expires = {NOW} + ?2 \
+             WHERE holder = ?1 AND expires > {NOW} RETURNING name, count"
+        );
+        self.write(move |connection| {
+            let mut statement = connection.prepare_cached(&sql)?;
+            let kept = statement.query_map(params![holder, life], |row| {
+                let count: i64 = row.get(1)?;
+                Ok((row.get(0)?, u64::try_from(count).unwrap_or(0)))
+            })?;
+            kept.collect()
+        })
+        .await
+    }
+
     pub(super) async fn take(
         &self,
         name: &str,
@@ -300,7 +367,7 @@ impl Store {
     pub(super) async fn sweep(&self) -> Result<u64, AsideError> {
         self.write(|connection| {
             let mut removed = 0;
-            for table in ["entries", "buckets"] {
+            for table in ["entries", "buckets", "places"] {
                 let sql = format!("DELETE FROM {table} WHERE expires <= {NOW}");
                 removed += connection.execute(&sql, [])?;
             }

@@ -175,6 +175,21 @@ pub(super) fn rate_limited(left: &Left) -> Box<Problem> {
     Box::new(problem)
 }
 
+/// That there is no place for another stream.
+pub(super) fn crowded(left: &Left) -> Box<Problem> {
+    let mut problem = Problem::new(
+        "rate_limited",
+        format!(
+            "all {} streams that this organisation or token may have at once are open",
+            left.limit
+        ),
+        "end one of them first",
+    );
+    problem.error = Some("rate_limited".into());
+    problem.retry_after = Some(left.after);
+    Box::new(problem)
+}
+
 /// That the server cannot answer now.
 pub(super) fn unavailable(why: &str, after: Duration) -> Box<Problem> {
     let mut problem = Problem::new("unavailable", why, "send the call again in a moment");

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
+use std::time::Duration;
 
 use fluffy_api::Operation;
 use fluffy_api::operation::Bucket;
@@ -15,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::sync::{broadcast, oneshot, watch};
 
-use crate::aside::Draw;
+use crate::aside::{Claim, Draw};
 use crate::fold::Position;
 use crate::gateway::{Ended, Terms};
 use crate::logs::{Follower, LogLine};
@@ -122,6 +123,23 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Draws from a bucket that all replicas share; none if it is out of reach.
     fn draw(&self, bucket: &str, draw: Draw) -> impl Future<Output = Option<u64>> + Send;
+
+    /// Says how many places of a name a holder has open, of those that all
+    /// replicas share, and what it got; none if they are out of reach.
+    fn claim_places(
+        &self,
+        name: &str,
+        holder: &str,
+        claim: Claim,
+    ) -> impl Future<Output = Option<u64>> + Send;
+
+    /// Keeps every place that a holder still has; how many, by name. None if
+    /// they are out of reach.
+    fn keep_places(
+        &self,
+        holder: &str,
+        life: Duration,
+    ) -> impl Future<Output = Option<BTreeMap<String, u64>>> + Send;
 
     /// How many replicas share the buckets, as far as is known.
     fn replicas(&self) -> u64;

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use fluffy_api::operation::{Need, Spec};
+use fluffy_api::version::{CLIENT_VERSION, Version};
 use fluffy_api::{Operation, Problem};
 use fluffy_base::Digest;
 use hyper::header::{ACCEPT, AUTHORIZATION, HeaderMap};
@@ -52,6 +53,32 @@ pub(super) fn check_size(head: &Parts) -> Result<(), Box<Problem>> {
         )));
     }
     Ok(())
+}
+
+/// Refuses a client of ours that this server does not serve; others name no
+/// version.
+pub(super) fn check_client(headers: &HeaderMap, own: Version) -> Result<(), Box<Problem>> {
+    let Some(value) = headers.get(CLIENT_VERSION) else {
+        return Ok(());
+    };
+    let client: Option<Version> = value.to_str().ok().and_then(|text| text.parse().ok());
+    if client.is_some_and(|client| own.serves(client)) {
+        return Ok(());
+    }
+    let oldest = own.oldest_client();
+    let it = client.map_or("of no version that is known".to_owned(), |it| {
+        it.to_string()
+    });
+    let why = format!(
+        "this server is fluffy {own} and serves commands of {oldest} to {own}; this one is {it}"
+    );
+    let fix = format!("install fluffy {own}, or one that is not older than {oldest}");
+    let mut problem = Problem::new("version_unsupported", why, fix);
+    for (name, version) in [("needed", oldest), ("server", own)] {
+        let version = version.to_string();
+        problem.details.insert(name.to_owned(), version.into());
+    }
+    Err(Box::new(problem))
 }
 
 /// What a caller shows as a token.

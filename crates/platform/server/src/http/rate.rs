@@ -21,6 +21,9 @@ const MOST: usize = 20_000;
 /// The part of a window that is drawn at once: a twentieth.
 const CHUNKS: u64 = 20;
 
+/// After how many seconds somebody tries again for whom there was no place.
+const CROWDED: u64 = 10;
+
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -35,12 +38,12 @@ pub struct RateLimits {
     pub logins: u64,
     /// Exec sessions of an org in an hour.
     pub execs: u64,
-    /// Streams of changes of an org at once, on one replica.
-    pub watches: usize,
-    /// Streams of logs of an org at once, on one replica.
-    pub log_streams: usize,
+    /// Streams of changes of an org at once, on all replicas.
+    pub watches: u64,
+    /// Streams of logs of an org at once, on all replicas.
+    pub log_streams: u64,
     /// And of one token.
-    pub log_streams_of_token: usize,
+    pub log_streams_of_token: u64,
 }
 
 impl Default for RateLimits {
@@ -98,6 +101,19 @@ impl Left {
             reset: 0,
             after: 0,
             allowed: true,
+        }
+    }
+}
+
+impl Left {
+    /// Of streams that are all open; nobody knows when one of them ends.
+    pub(super) fn crowded(limit: u64, now: Timestamp) -> Self {
+        Self {
+            limit,
+            remaining: 0,
+            reset: seconds_of(now) + CROWDED,
+            after: CROWDED,
+            allowed: false,
         }
     }
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use fluffy_api::operation::{Auth, Bucket, Kind, Method, Spec};
 use fluffy_api::request::{self, Requests};
 use fluffy_api::types::{Capabilities, Parked, Receipt};
+use fluffy_api::version::Version;
 use fluffy_api::{Operation, Problem, openapi};
 use fluffy_base::id::RequestId;
 use fluffy_control::{Caller, CallerKind, Outcome};
@@ -34,16 +35,18 @@ use super::exec;
 use super::head::{self, Shown};
 use super::listen::Door;
 use super::metrics::Metrics;
+use super::places::Places;
 use super::rate::{Left, RateLimits, Rates};
 use super::repeat::{self, Keys};
-use super::stream::{self, Watches};
+use super::stream;
 use crate::fold::Position;
-use crate::logs::Cursor;
 use crate::peers;
 
 /// How a service behaves.
 #[derive(Debug, Clone)]
 pub struct Options {
+    /// Which version it is, for clients of ours.
+    pub version: Version,
     /// How many calls there may be.
     pub rates: RateLimits,
     /// How many requests are answered at once; more wait.
@@ -57,6 +60,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            version: Version::own(),
             rates: RateLimits::default(),
             at_once: 256,
             turn: Duration::from_secs(5),
@@ -92,11 +96,11 @@ pub(super) struct Shared<B> {
     pub(super) backend: B,
     requests: Requests,
     document: Bytes,
-    options: Options,
+    pub(super) options: Options,
     room: Semaphore,
     rates: Rates,
     keys: Keys,
-    watches: Watches,
+    pub(super) places: Places,
     metrics: Metrics,
 }
 
@@ -133,7 +137,7 @@ impl<B: Backend> HttpService<B> {
                 room: Semaphore::new(options.at_once),
                 rates: Rates::default(),
                 keys: Keys::default(),
-                watches: Watches::default(),
+                places: Places::default(),
                 metrics: Metrics::default(),
                 options,
             }),
@@ -144,6 +148,11 @@ impl<B: Backend> HttpService<B> {
     #[must_use]
     pub fn backend(&self) -> &B {
         &self.shared.backend
+    }
+
+    #[cfg(test)]
+    pub(super) fn holder(&self) -> String {
+        self.shared.places.holder()
     }
 
     /// Answers one request.
@@ -246,7 +255,13 @@ impl<B: Backend> Shared<B> {
         if door == Door::Public && head.uri.path() == peers::LOGS {
             return this.lines(&head, way).await;
         }
-        let (operation, path) = route(door, &head)?;
+        let routed = route(door, &head);
+        // What the server is and speaks is told to every client.
+        let is_asked = |about: &[Operation]| matches!(&routed, Ok((it, _)) if about.contains(it));
+        if !is_asked(&[Operation::GetCapabilities, Operation::GetOpenapi]) {
+            head::check_client(&head.headers, this.options.version)?;
+        }
+        let (operation, path) = routed?;
         way.operation = Some(operation);
         let spec = operation.spec();
         let caller = this.caller(spec, &head, way).await?;
@@ -275,7 +290,7 @@ impl<B: Backend> Shared<B> {
         };
         match spec.kind {
             Kind::Write => Self::write(this, asked, &head).await,
-            Kind::Read | Kind::List => Self::read(this, asked, &head).await,
+            Kind::Read | Kind::List => Self::read(this, asked, &head, way).await,
         }
     }
 
@@ -534,7 +549,12 @@ impl<B: Backend> Shared<B> {
         Finished::plain(problem.status, value, self.position())
     }
 
-    async fn read(this: &Arc<Self>, asked: Asked, head: &Parts) -> Result<Reply, Box<Problem>> {
+    async fn read(
+        this: &Arc<Self>,
+        asked: Asked,
+        head: &Parts,
+        way: &mut Way,
+    ) -> Result<Reply, Box<Problem>> {
         match asked.operation {
             Operation::GetCapabilities => return Ok(Reply::json(200, &this.capabilities())),
             Operation::GetOpenapi => {
@@ -553,11 +573,11 @@ impl<B: Backend> Shared<B> {
         let is_watched = is_list || asked.operation == Operation::GetOperation;
         if is_watched && head::wants_stream(headers) {
             let after = head::last_event_id(headers)?;
-            return Self::watch(this, asked, after).await;
+            return stream::watch(this, asked, after, &mut way.left).await;
         }
         if asked.operation == Operation::GetLogs && head::wants_stream(headers) {
             let after = head::log_cursor(headers)?;
-            return Self::follow(this, asked, after).await;
+            return stream::follow(this, asked, after, &mut way.left).await;
         }
         let position = this.position();
         let value = match is_list {
@@ -590,42 +610,6 @@ impl<B: Backend> Shared<B> {
             fields.insert("next_cursor".into(), next);
         }
         Ok(value)
-    }
-
-    async fn watch(
-        this: &Arc<Self>,
-        asked: Asked,
-        after: Option<u64>,
-    ) -> Result<Reply, Box<Problem>> {
-        let org = head::org(asked.operation, &asked.path);
-        let payer = this.backend.payer(&asked.caller, org);
-        let most = this.options.rates.watches;
-        let place = this.watches.enter(payer, most).ok_or_else(crowded)?;
-        let body = stream::start(Arc::clone(this), asked, after, place).await?;
-        Ok(Reply::stream(body))
-    }
-
-    /// Logs as they are printed.
-    async fn follow(
-        this: &Arc<Self>,
-        asked: Asked,
-        after: Option<Cursor>,
-    ) -> Result<Reply, Box<Problem>> {
-        let org = head::org(asked.operation, &asked.path);
-        let payer = this.backend.payer(&asked.caller, org);
-        let own = match &asked.caller.kind {
-            CallerKind::Token(id) => id.to_string(),
-            _ => asked.caller.actor.id.clone(),
-        };
-        let rates = this.options.rates;
-        let places = [
-            (format!("logs of {payer}"), rates.log_streams),
-            (format!("logs to {own}"), rates.log_streams_of_token),
-        ];
-        let enter = |(name, most)| this.watches.enter(name, most).ok_or_else(crowded);
-        let [all, own] = places.map(enter);
-        let body = stream::follow_logs(Arc::clone(this), (asked, after), [all?, own?]).await?;
-        Ok(Reply::stream(body))
     }
 
     /// Whether readers see a position before the wait is over.
@@ -720,18 +704,6 @@ fn tightest(one: Option<Left>, other: Left) -> Left {
         Some(one) if other.allowed && one.remaining <= other.remaining => one,
         _ => other,
     }
-}
-
-/// There is no place for another stream.
-fn crowded() -> Box<Problem> {
-    let mut problem = Problem::new(
-        "rate_limited",
-        "too many streams of this organisation or token are open",
-        "end one of them first",
-    );
-    problem.error = Some("rate_limited".into());
-    problem.retry_after = Some(10);
-    Box::new(problem)
 }
 
 fn reply_of(finished: Finished, request_id: &str) -> Reply {

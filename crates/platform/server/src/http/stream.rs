@@ -5,22 +5,26 @@
 //! no longer look. Events are followed one by one, from where the caller says.
 //! Bounded: a reader that does not read stops its stream, and nothing else.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fluffy_api::operation::Kind;
 use fluffy_api::{Operation, Problem};
 use fluffy_base::Digest;
+use fluffy_control::CallerKind;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use super::answer;
+use super::answer::{self, Reply};
 use super::backend::{Asked, Backend, Printed};
 use super::body::AnswerBody;
+use super::head;
+use super::places::{self, Place};
+use super::rate::Left;
 use super::service::Shared;
 use crate::fold::Position;
 use crate::logs::{Cursor, Follower, LogLine};
@@ -40,51 +44,60 @@ const LOOK: Duration = Duration::from_secs(1);
 /// How long changes are gathered before the list is read again.
 const GATHER: Duration = Duration::from_millis(100);
 
-/// How many streams each payer has open.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Watches(Arc<Mutex<HashMap<String, usize>>>);
-
-/// A stream that is open, until this is dropped.
-#[derive(Debug)]
-pub(super) struct Place {
-    watches: Watches,
-    payer: String,
+/// Streams a list and its changes.
+pub(super) async fn watch<B: Backend>(
+    shared: &Arc<Shared<B>>,
+    asked: Asked,
+    after: Option<u64>,
+    left: &mut Option<Left>,
+) -> Result<Reply, Box<Problem>> {
+    let org = head::org(asked.operation, &asked.path);
+    let payer = shared.backend.payer(&asked.caller, org);
+    let most = shared.options.rates.watches;
+    let place = enter(shared, format!("watches of {payer}"), most, left).await?;
+    let body = start(Arc::clone(shared), asked, after, place).await?;
+    Ok(Reply::stream(body))
 }
 
-impl Watches {
-    /// A place for one more stream, if there is one.
-    pub(super) fn enter(&self, payer: String, most: usize) -> Option<Place> {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = open.entry(payer.clone()).or_default();
-        if *count >= most {
-            return None;
-        }
-        *count += 1;
-        Some(Place {
-            watches: self.clone(),
-            payer,
-        })
-    }
+/// Streams logs as they are printed.
+pub(super) async fn follow<B: Backend>(
+    shared: &Arc<Shared<B>>,
+    asked: Asked,
+    after: Option<Cursor>,
+    left: &mut Option<Left>,
+) -> Result<Reply, Box<Problem>> {
+    let org = head::org(asked.operation, &asked.path);
+    let payer = shared.backend.payer(&asked.caller, org);
+    let own = match &asked.caller.kind {
+        CallerKind::Token(id) => id.to_string(),
+        _ => asked.caller.actor.id.clone(),
+    };
+    let rates = shared.options.rates;
+    // What a token's own limit refuses costs the org nothing.
+    let most = rates.log_streams_of_token;
+    let own = enter(shared, format!("logs to {own}"), most, left).await?;
+    let all = enter(shared, format!("logs of {payer}"), rates.log_streams, left).await?;
+    let body = follow_logs(Arc::clone(shared), (asked, after), [all, own]).await?;
+    Ok(Reply::stream(body))
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut open = self
-            .watches
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = open.get_mut(&self.payer) {
-            *count -= 1;
-            if *count == 0 {
-                open.remove(&self.payer);
-            }
-        }
+/// A place for another stream, or that there is none.
+async fn enter<B: Backend>(
+    shared: &Arc<Shared<B>>,
+    name: String,
+    most: u64,
+    left: &mut Option<Left>,
+) -> Result<Place, Box<Problem>> {
+    if let Some(place) = places::enter(shared, name, most).await {
+        return Ok(place);
     }
+    let none = Left::crowded(most, shared.backend.now());
+    *left = Some(none);
+    Err(answer::crowded(&none))
 }
 
 /// Starts a stream; what can be refused is refused before it begins.
-pub(super) async fn start<B: Backend>(
+async fn start<B: Backend>(
     shared: Arc<Shared<B>>,
     mut asked: Asked,
     after: Option<u64>,
@@ -185,7 +198,7 @@ impl Pace {
 
 /// Starts a stream of what instances print, beginning with what they printed,
 /// or where somebody was who followed it before.
-pub(super) async fn follow_logs<B: Backend>(
+async fn follow_logs<B: Backend>(
     shared: Arc<Shared<B>>,
     (mut asked, after): (Asked, Option<Cursor>),
     places: [Place; 2],

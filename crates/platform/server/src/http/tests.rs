@@ -260,3 +260,41 @@ async fn a_server_that_is_full_says_so_and_does_not_hang() {
 fn nobody() -> Digest {
     Digest::of(b"nobody")
 }
+
+/// Whether a client is served is a matter of its version; others are not asked.
+#[tokio::test]
+async fn clients_of_ours_are_served_by_their_version_and_told_which_is_needed() {
+    let stand = Stand::with(Options {
+        version: "2.5.0".parse().unwrap(),
+        ..Options::default()
+    });
+    let ask = async |line: &str, version: &str| {
+        stand
+            .send(line, &[("fluffy-client-version", version)], "")
+            .await
+    };
+    let apps = "GET /v1/orgs/acme/apps";
+    for served in ["2.5.7", "2.4.0", "2.3.0", "2.3.0-rc.1"] {
+        assert_eq!(ask(apps, served).await.status, 200, "{served}");
+    }
+    for other in ["2.2.9", "2.6.0", "1.5.0", "3.5.0", "nonsense", ""] {
+        // Also of what such a client may know and this server does not.
+        for line in [apps, "POST /v1/orgs/acme/apps", "GET /v1/of-later"] {
+            let got = ask(line, other).await;
+            assert_eq!(
+                (got.status, got.code()),
+                (400, "version_unsupported"),
+                "{other}"
+            );
+            assert_eq!(got.value["details"]["needed"], "2.3", "{}", got.value);
+            let fix = got.value["fix"].as_str().unwrap();
+            assert!(fix.contains("2.5") && fix.contains("2.3"), "{fix}");
+        }
+        // What the server is, it tells everybody.
+        assert_eq!(ask("GET /v1/capabilities", other).await.status, 200);
+        assert_eq!(ask("GET /v1/openapi.json", other).await.status, 200);
+    }
+    assert_eq!(stand.double.apps(), 0, "nothing was done");
+    // Who names no version goes by the path.
+    assert_eq!(stand.get("/v1/orgs/acme/apps").await.status, 200);
+}

@@ -415,3 +415,57 @@ async fn the_time_of_an_answer_says_nothing_of_what_another_org_has() {
     let usual = start.elapsed() / u32::try_from(SAMPLES).unwrap();
     assert!(differ(&mallory, [there, not], usual * 4).await);
 }
+
+/// Within one org: who has every right on one env, and nothing besides.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_on_one_env_says_nothing_of_another() {
+    let (house, known, _) = furnished().await;
+    let house = &house;
+    let owner = house.owner().await;
+    let app = known.ids["app"][0].as_str();
+    let aside = json!({ "name": "aside" });
+    send(&owner, O::CreateEnv, &["local", app], aside).await;
+    let member = json!({
+        "email": "eve@example.org", "role": "owner", "app": app, "env": "aside",
+    });
+    let member = send(&owner, O::AddMember, &["local"], member).await;
+    let invite = json!({ "grant_type": "invite", "code": member["invite_code"] });
+    let pair = send(&owner, O::ExchangeToken, &[], invite).await;
+    let token = pair["access_token"].as_str().unwrap().to_owned();
+    let eve = Asker { house, token };
+    let mut all = pairs(&known);
+    all.retain(|(what, there, _)| {
+        there.path.first().is_some_and(|org| org == "local") && !what.ends_with("without its org")
+    });
+    let (mut told, mut operations) = (Vec::new(), std::collections::BTreeSet::new());
+    for (what, there, not) in &all {
+        let (real, nothing) = (eve.ask(there).await, eve.ask(not).await);
+        if real != nothing || real.status != 403 {
+            told.push(format!("{what}: {real:?} but of nothing {nothing:?}"));
+        }
+        operations.insert(there.operation.spec().id);
+    }
+    assert!(told.is_empty(), "{}", told.join("\n"));
+    assert!(operations.len() > 60, "{}", operations.len());
+    // Nor is there anything to be learnt by naming it in one's own env.
+    let own = ["local", app, "aside"].map(str::to_owned);
+    let mount = |volume: &str| Question {
+        operation: O::CreateAttachment,
+        path: own.to_vec(),
+        query: String::new(),
+        body: json!({ "volume_id": volume, "process": "job", "mount_path": "/x" }),
+    };
+    for volume in &known.ids["volume"] {
+        let real = eve.ask(&mount(volume)).await;
+        assert_eq!(real, eve.ask(&mount(&made_up(volume))).await);
+        assert_eq!(real.status, 404, "{real:?}");
+    }
+    // The control: in their own env they see and do what the role says.
+    let see = Question {
+        operation: O::GetStatus,
+        path: own.to_vec(),
+        query: String::new(),
+        body: Value::Null,
+    };
+    assert_eq!(eve.ask(&see).await.status, 200);
+}

@@ -293,6 +293,9 @@ fn arguments(command: Command, spec: &'static Spec, alone: bool) -> Command {
     }
     let mut positional = own.is_empty();
     for field in fields(spec) {
+        if is_of_target(&field) {
+            continue;
+        }
         command = command.arg(argument(&field, &mut positional, alone));
     }
     for param in spec.params() {
@@ -335,7 +338,8 @@ fn argument(field: &Field, positional: &mut bool, alone: bool) -> Arg {
     let mut arg = Arg::new(body_id(field)).help(field.help.clone());
     let takes_place = match field.kind {
         FieldKind::Numbers => true,
-        FieldKind::Text => field.required && *positional,
+        // An address has its place though a principal can stand for it.
+        FieldKind::Text => (field.required && *positional) || field.name == "email",
         FieldKind::File => field.name != "manifest",
         _ => false,
     };
@@ -400,9 +404,18 @@ fn listed(list: Operation) -> ArgValueCompleter {
     ArgValueCompleter::new(move |current: &OsStr| complete::listed(list, current))
 }
 
+/// Whether a field is named by a flag of every command: what a role is bound to
+/// is `--app` and `--env`, where they are typed.
+fn is_of_target(field: &Field) -> bool {
+    field.within.is_none()
+        && field.kind == FieldKind::Text
+        && ["app", "env"].contains(&field.name.as_str())
+}
+
 /// The id of a field's argument.
 pub(crate) fn body_id(field: &Field) -> String {
     match &field.within {
+        None if is_of_target(field) => field.name.clone(),
         Some(within) => format!("body.{within}.{}", field.name),
         None => format!("body.{}", field.name),
     }

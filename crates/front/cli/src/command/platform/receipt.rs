@@ -57,6 +57,9 @@ pub(crate) fn show(
     for field in ["name", "slug", "kind", "status", "message"] {
         rows.push((field, text(field).to_owned()));
     }
+    if matches!(operation, Operation::AddMember | Operation::UpdateMember) {
+        rows.push(("on", text("path").to_owned()));
+    }
     rows.push(("changed", changed.join(", ")));
     rows.push(("target", target(asker, operation)));
     if value.pointer("/isolation/level") == Some(&json!("shared-kernel")) {

@@ -152,6 +152,7 @@ const COLUMNS: &[(&str, &[(&str, &str)])] = &[
             ("ID", "id"),
             ("EMAIL", "email"),
             ("ROLE", "role"),
+            ("ON", "path"),
             ("STATUS", "status"),
             ("PRINCIPAL", "principal_id"),
         ],
@@ -476,6 +477,8 @@ fn cores(millis: u64) -> String {
 fn plain(field: &str, value: &Value) -> String {
     let last = field.rsplit('.').next().unwrap_or(field);
     match value {
+        // What a role was bound to and is no more.
+        Value::Null if field == "path" => "gone".to_owned(),
         Value::Null => String::new(),
         Value::Bool(true) => "yes".to_owned(),
         Value::Bool(false) => "no".to_owned(),

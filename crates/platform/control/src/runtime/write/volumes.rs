@@ -242,6 +242,8 @@ fn mount_path(path: &str) -> Result<(), Refusal> {
 fn usable(desk: &Desk<'_>, id: VolumeId, env: EnvId, process: &str) -> Result<(), Refusal> {
     let (runtime, org) = (desk.runtime(), desk.org()?);
     let volume = runtime.volumes.get(&id).filter(|volume| volume.org == org);
+    // Whoever may mount volumes here may not for that take those of elsewhere.
+    let volume = volume.filter(|_| desk.reaches("volume.write", ("volume", &id.to_string())));
     volume.ok_or_else(|| missing("volume"))?;
     let plan = runtime
         .plan

@@ -13,11 +13,12 @@ use fluffy_control::{Caller, CallerKind, Outcome, Refusal, Subject};
 use fluffy_ledger::{Actor, ActorKind};
 use serde_json::{Map, Value, json};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::time::Instant;
 
 use super::super::backend::{
     Asked, Backend, Earlier, Health, Identity, OpenExec, OpenedExec, Opening, Stored, Wrote,
 };
-use crate::aside::Draw;
+use crate::aside::{Claim, Draw};
 use crate::fold::Position;
 use crate::gateway::{Ended, Terms};
 use crate::node::ExecLink;
@@ -57,6 +58,8 @@ struct State {
     used: BTreeMap<String, (Digest, u64)>,
     stored: BTreeMap<String, Stored>,
     drawn: BTreeMap<(String, u64), u64>,
+    places: BTreeMap<(String, String), (u64, Instant)>,
+    silent: Option<String>,
 }
 
 impl Default for Double {
@@ -125,6 +128,15 @@ impl Double {
     pub(super) fn out_of_reach(&self, replicas: usize) {
         self.0.is_out_of_reach.store(true, Ordering::SeqCst);
         self.0.replicas.store(replicas, Ordering::SeqCst);
+    }
+
+    /// Hears nothing more of this holder of places.
+    pub(super) fn silence(&self, holder: &str) {
+        self.state().silent = Some(holder.to_owned());
+    }
+
+    pub(super) fn in_reach(&self) {
+        self.0.is_out_of_reach.store(false, Ordering::SeqCst);
     }
 
     /// The next read waits until it may go on.
@@ -421,6 +433,44 @@ impl Backend for Double {
         let got = draw.wanted.min(draw.limit - *drawn);
         *drawn += got;
         Some(got)
+    }
+
+    async fn claim_places(&self, name: &str, holder: &str, claim: Claim) -> Option<u64> {
+        if self.0.is_out_of_reach.load(Ordering::SeqCst) {
+            return None;
+        }
+        tokio::task::yield_now().await;
+        let mut state = self.state();
+        if state.silent.as_deref() == Some(holder) {
+            return None;
+        }
+        let now = Instant::now();
+        state.places.retain(|_, (_, until)| *until > now);
+        let others = state.places.iter();
+        let others = others.filter(|((of, by), _)| of == name && by != holder);
+        let others: u64 = others.map(|(_, (count, _))| count).sum();
+        let got = claim.wanted.min(claim.limit.saturating_sub(others));
+        let key = (name.to_owned(), holder.to_owned());
+        state.places.insert(key, (got, now + claim.life));
+        Some(got)
+    }
+
+    async fn keep_places(&self, holder: &str, life: Duration) -> Option<BTreeMap<String, u64>> {
+        if self.0.is_out_of_reach.load(Ordering::SeqCst) {
+            return None;
+        }
+        let mut state = self.state();
+        if state.silent.as_deref() == Some(holder) {
+            return None;
+        }
+        let now = Instant::now();
+        state.places.retain(|_, (_, until)| *until > now);
+        let own = state.places.iter_mut().filter(|((_, by), _)| by == holder);
+        let kept = own.map(|((name, _), (count, until))| {
+            *until = now + life;
+            (name.clone(), *count)
+        });
+        Some(kept.collect())
     }
 
     fn replicas(&self) -> u64 {

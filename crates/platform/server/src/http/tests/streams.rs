@@ -144,6 +144,15 @@ async fn an_org_has_so_many_streams_and_no_more() {
     let refused = watch(&stand, "/v1/orgs/acme/apps", &[]).await;
     assert_eq!(refused.status(), 429);
     assert!(refused.body().size_hint().lower() > 0);
+    let now = stand.double.now().as_micros() / 1_000_000;
+    for (name, value) in [
+        ("retry-after", "10".to_owned()),
+        ("x-ratelimit-limit", "2".to_owned()),
+        ("x-ratelimit-remaining", "0".to_owned()),
+        ("x-ratelimit-reset", (now + 10).to_string()),
+    ] {
+        assert_eq!(refused.headers()[name], value, "{name}");
+    }
     let _other = Reader::new(watch(&stand, "/v1/orgs/other/apps", &[]).await);
     drop(one);
     // The place is free once the stream has noticed.
@@ -154,6 +163,87 @@ async fn an_org_has_so_many_streams_and_no_more() {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+fn few(watches: u64) -> Options {
+    Options {
+        rates: RateLimits {
+            watches,
+            ..RateLimits::default()
+        },
+        ..Options::default()
+    }
+}
+
+/// Opens streams at one stand after the other until there is no place.
+async fn open_all(stands: &[&Stand]) -> Vec<Reader> {
+    let mut open = Vec::new();
+    let mut full = 0;
+    for stand in stands.iter().cycle() {
+        let response = watch(stand, "/v1/orgs/acme/apps", &[]).await;
+        if response.status() == 200 {
+            open.push(Reader::new(response));
+            full = 0;
+        } else {
+            full += 1;
+        }
+        if full == stands.len() {
+            break;
+        }
+    }
+    open
+}
+
+#[tokio::test(start_paused = true)]
+async fn replicas_together_open_no_more_streams_than_the_limit() {
+    let one = Stand::with(few(5));
+    let two = Stand::on(one.double.clone(), few(5));
+    let mut open = open_all(&[&one, &two]).await;
+    assert_eq!(open.len(), 5);
+    // Longer than places are kept for who says nothing: both go on saying.
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert!(open_all(&[&one, &two]).await.is_empty());
+    // What one closes, the other opens.
+    open.truncate(3);
+    let mut more = Vec::new();
+    while more.len() < 2 {
+        more.extend(open_all(&[&two]).await);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(open_all(&[&one, &two]).await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn out_of_reach_of_the_others_a_replica_opens_its_share() {
+    let one = Stand::with(few(6));
+    let two = Stand::on(one.double.clone(), few(6));
+    one.double.out_of_reach(3);
+    let alone = open_all(&[&one]).await;
+    assert_eq!(alone.len(), 2);
+    // Back in reach, what was opened meanwhile is counted as well.
+    one.double.in_reach();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(open_all(&[&two]).await.len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_is_gone_leaves_its_places_to_the_others() {
+    let one = Stand::with(few(4));
+    let two = Stand::on(one.double.clone(), few(4));
+    let lost = open_all(&[&one]).await;
+    assert_eq!(lost.len(), 4);
+    assert!(open_all(&[&two]).await.is_empty());
+    // It says nothing more, as if it had been killed.
+    one.double.silence(&one.service.holder());
+    let start = tokio::time::Instant::now();
+    let mut found = Vec::new();
+    while found.len() < 4 {
+        found.extend(open_all(&[&two]).await);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(16), "{took:?}");
+    drop(lost);
 }
 
 /// What happens while a stream is busy with a slow reader is not missed, and
