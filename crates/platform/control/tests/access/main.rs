@@ -14,6 +14,7 @@ mod fixtures;
 mod ground;
 mod idempotency;
 mod isolation;
+mod keys;
 mod login;
 mod matrix;
 mod races;
