@@ -34,7 +34,7 @@ pub use engine::{EngineKind, PrivateEngine, TestEngine};
 pub use go::GoPlugins;
 pub use guest::{EMULATOR, Guest, GuestImage, GuestKernel};
 pub use permit::permit;
-pub use postgres::{FreshDatabase, POSTGRES_ENV, PrivatePostgres};
+pub use postgres::{FreshDatabase, Network, POSTGRES_ENV, PrivatePooler, PrivatePostgres};
 pub use published::PublishedServers;
 pub use random::Random;
 pub use registry::RealRegistry;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::Result;
-use fluffy_test_kit::{EMULATOR, GuestKernel, PrivatePostgres, PublishedServers};
+use fluffy_test_kit::{EMULATOR, GuestKernel, PrivatePooler, PrivatePostgres, PublishedServers};
 
 use crate::output;
 use crate::process::{capture, find_program, run};
@@ -66,6 +66,11 @@ const NEEDS: &[Need] = &[
         what: "the PostgreSQL server",
         package: "postgresql",
         is_there: || PrivatePostgres::installed().is_ok(),
+    },
+    Need {
+        what: "PgBouncer, a pooler in front of it",
+        package: "pgbouncer",
+        is_there: PrivatePooler::is_installed,
     },
     Need {
         what: "the Docker engine",

@@ -167,6 +167,7 @@ codes! {
     409 "ipv4_in_use" "the address is in use";
     409 "ipv4_pool_exhausted" "there is no address left" retryable;
     409 "ipv4_required" "the environment has no IPv4 address";
+    409 "key_in_use" "something is sealed with the master key";
     409 "last_owner" "an organisation keeps at least one owner";
     409 "name_taken" "the name is taken";
     409 "no_capacity_disk" "no node has that much disk left" retryable;

@@ -145,6 +145,11 @@ impl Member {
     pub fn role(&self) -> Option<Role> {
         Role::ALL.into_iter().find(|role| role.name() == self.role)
     }
+
+    /// Whether it is somebody who runs the platform itself.
+    pub(crate) fn runs_the_platform(&self) -> bool {
+        self.owner == Owner::default() && self.role == Role::PlatformOperator.name()
+    }
 }
 
 /// A program with a credential of its own.
@@ -236,6 +241,13 @@ impl Access {
     pub(crate) fn members_of(&self, principal: &str) -> impl Iterator<Item = (MemberId, &Member)> {
         let ids = self.members_of.get(principal).into_iter().flatten();
         ids.filter_map(|id| Some((*id, self.members.get(id)?)))
+    }
+
+    /// Whoever runs the platform itself.
+    pub(crate) fn operators(&self) -> impl Iterator<Item = &str> {
+        let members = self.members.values();
+        let operators = members.filter(|member| member.runs_the_platform());
+        operators.map(|member| member.principal.as_str())
     }
 
     /// Everything given to a principal beside roles.

@@ -227,6 +227,9 @@ pub enum Material {
     Proof(String),
 }
 
+/// The proof that nothing in the server's store is sealed with a master key.
+pub const NOTHING_SEALED: &str = "nothing";
+
 /// What an image reference stands for now.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ResolvedImage {

@@ -507,9 +507,14 @@ catalogue! {
         master_key_id: MasterKeyId,
         by: String,
     }
+    MasterKeyRetireAsked = "master_key.retire_asked" of "master_key" {
+        master_key_id: MasterKeyId,
+        by: String,
+    }
     MasterKeyRetired = "master_key.retired" of "master_key" {
         master_key_id: MasterKeyId,
         by: String,
+        ? asked_by: String,
     }
     MasterKeyRewrapped = "master_key.rewrapped" of "master_key" {
         from: MasterKeyId,

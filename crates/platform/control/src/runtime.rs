@@ -36,7 +36,7 @@ use crate::state::{State, digest};
 pub use notice::Notice;
 pub(crate) use notice::notice;
 pub(crate) use read::{answer, read};
-pub(crate) use write::{exec_denied, write};
+pub(crate) use write::{exec_denied, retires_from, still_asked, write};
 
 /// What runs, where, and what is wanted.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -33,7 +33,7 @@ use crate::material::{NodePlace, Workshop};
 use crate::node::{LocalEdge, NodeDoor, OpenNodeDoorError};
 use crate::peers::{Peers, Place};
 use crate::platform::Platform;
-use crate::safe::{Safe, SafeError, live_keys};
+use crate::safe::{Safe, SafeError, live_keys, retired_keys};
 use crate::sequencer::SubmitError;
 use crate::server::Server;
 
@@ -396,6 +396,20 @@ async fn unseal(platform: Platform, safe: Safe, door: NodeDoor) {
     }
 }
 
+/// Puts the keys away that were retired, whichever server was asked.
+fn put_away(platform: &Platform, safe: &Safe) {
+    for key in platform.sequencer().read(retired_keys) {
+        match safe.put_away(key) {
+            Ok(true) => tracing::info!(%key, "a retired master key was put away"),
+            Ok(false) => {}
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::debug!(error, %key, "a retired master key can't be put away");
+            }
+        }
+    }
+}
+
 /// Seals with the newest key of the ledger, whichever server made it, once its
 /// file is in this server's folder.
 async fn follow_keys(platform: Platform, safe: Safe) {
@@ -404,6 +418,7 @@ async fn follow_keys(platform: Platform, safe: Safe) {
     let mut missed = None;
     loop {
         ticks.tick().await;
+        put_away(&platform, &safe);
         let newest = platform.sequencer().read(live_keys).first().copied();
         let Some(newest) = newest.filter(|_| !safe.is_sealed()) else {
             continue;

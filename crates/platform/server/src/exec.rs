@@ -36,7 +36,7 @@ use crate::safe::{Safe, SafeError};
 /// Who speaks of sessions, in the ledger.
 const PART: &str = "exec";
 /// What sessions are to run, sealed.
-const ORDERS: Kind = Kind::new("exec-order");
+pub(crate) const ORDERS: Kind = Kind::new("exec-order");
 /// How long an order is kept: as long as a token can be good, and a little.
 const KEPT: Duration = Duration::from_secs(600);
 
@@ -82,7 +82,7 @@ pub(crate) async fn keep_order(safe: &Safe, id: &str, asked: &CreateExec) -> Res
 }
 
 /// What an order's seal is for: this session and no other.
-fn purpose(id: &str) -> String {
+pub(crate) fn purpose(id: &str) -> String {
     format!("fluffy-exec-v1 {id}")
 }
 

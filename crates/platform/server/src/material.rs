@@ -20,7 +20,9 @@ use fluffy_base::id::{
     EnrollmentTokenId, EnvId, ExecSessionId, OrgId, PrincipalId, SecretVersionId, TokenId,
 };
 use fluffy_control::access::place::Place;
-use fluffy_control::call::{Basis, NewCredential, ResolvedImage, SealedSecret, Shown};
+use fluffy_control::call::{
+    Basis, NOTHING_SEALED, NewCredential, ResolvedImage, SealedSecret, Shown,
+};
 use fluffy_control::runtime::Unproven;
 use fluffy_control::{Call, CallerKind, Material, Outcome, Refusal, Request, State};
 use fluffy_vault::{Bundle, ReadBundleError};
@@ -170,6 +172,16 @@ impl Workshop {
                 // It seals once it is in the ledger: see `conclude`.
                 let key = self.safe.make_key().map_err(unsealed)?;
                 request.material = Material::Proof(key.to_string());
+                Ok(Once::new())
+            }
+            Operation::RetireKey => {
+                let key = request.path.last().and_then(|id| id.parse().ok());
+                let found = match key {
+                    Some(key) => self.safe.sealed_with(key).await.map_err(unavailable)?,
+                    None => None,
+                };
+                let found = found.unwrap_or_else(|| NOTHING_SEALED.to_owned());
+                request.material = Material::Proof(found);
                 Ok(Once::new())
             }
             _ => self.credential(call, request, &place).await,
@@ -479,6 +491,7 @@ fn is_prepared(operation: Operation) -> bool {
             | Operation::CreateRoute
             | Operation::CreateToken
             | Operation::ReplaceSecrets
+            | Operation::RetireKey
             | Operation::RotateKeys
             | Operation::RotatePrincipal
             | Operation::UpdateSecrets

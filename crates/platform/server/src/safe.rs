@@ -15,9 +15,17 @@ use fluffy_vault::{About, Bundle, Keyring, LoadKeyError, OpenError, Sealed};
 use zeroize::Zeroizing;
 
 use crate::aside::{Aside, AsideError, Kind};
+use crate::exec;
+use crate::node::door;
 
 /// Sealed versions of secrets, by version.
-const SECRETS: Kind = Kind::new("secret");
+pub(crate) const SECRETS: Kind = Kind::new("secret");
+/// Everything that master keys seal, and what people call it.
+const SEALED: [(Kind, &str); 3] = [
+    (SECRETS, "versions of secrets"),
+    (door::AUTHORITY, "authorities"),
+    (exec::ORDERS, "commands of exec sessions"),
+];
 /// How many are looked at at once.
 const PAGE: u32 = 200;
 
@@ -196,8 +204,7 @@ impl Safe {
     /// # Errors
     /// Its key is not at hand, or it is something else.
     pub fn unseal(&self, purpose: &str, sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, SafeError> {
-        let sealed: Sealed =
-            postcard::from_bytes(sealed).map_err(|_| SafeError::Open(OpenError::Integrity))?;
+        let sealed = read(sealed)?;
         let owners = &[];
         self.with_keys(|ring| sealed.open(&About { purpose, owners }, ring))
     }
@@ -269,12 +276,61 @@ impl Safe {
         &self.folder
     }
 
-    /// Wraps a version with the active master key, if it is not; tells
-    /// whether it was not.
+    /// Puts away a key that was retired, if it is here; tells whether it was.
+    ///
+    /// # Errors
+    /// It seals here all the same, or its file can't be renamed.
+    pub fn put_away(&self, id: MasterKeyId) -> Result<bool, SafeError> {
+        let mut keys = self.keys_mut();
+        match keys.as_mut().filter(|ring| ring.get(id).is_ok()) {
+            Some(ring) => Ok(ring.put_away(id).map(|()| true)?),
+            None => Ok(false),
+        }
+    }
+
+    /// What is sealed with a key, in words; none if nothing is.
+    ///
+    /// # Errors
+    /// The store fails.
+    pub(crate) async fn sealed_with(&self, id: MasterKeyId) -> Result<Option<String>, AsideError> {
+        let mut found = Vec::new();
+        for (kind, what) in SEALED {
+            let mut count = 0;
+            let counted = each(&self.aside, kind, |_, sealed| {
+                let sealed = postcard::from_bytes::<Sealed>(sealed);
+                count += u64::from(sealed.is_ok_and(|it| it.master_key_id == id));
+            });
+            counted.await?;
+            if count > 0 {
+                found.push(format!("{count} {what}"));
+            }
+        }
+        Ok((!found.is_empty()).then(|| found.join(", ")))
+    }
+
+    /// By which key a sealed version opens.
+    pub(crate) fn opens(
+        &self,
+        owner: &SecretOwner,
+        sealed: &[u8],
+    ) -> Result<MasterKeyId, SafeError> {
+        let sealed = read(sealed)?;
+        self.with_keys(|ring| owner.about(|about| sealed.open(about, ring)))?;
+        Ok(sealed.master_key_id)
+    }
+
+    /// By which key something of the cluster itself opens.
+    pub(crate) fn opens_for(&self, purpose: &str, sealed: &[u8]) -> Result<MasterKeyId, SafeError> {
+        self.unseal(purpose, sealed)?;
+        Ok(read(sealed)?.master_key_id)
+    }
+
+    /// Wraps a version with the active master key, if it is not; tells which
+    /// one it was wrapped with before.
     ///
     /// # Errors
     /// As [`Safe::expose`]; the version is as before.
-    pub async fn rewrap(&self, owner: &SecretOwner) -> Result<bool, SafeError> {
+    pub async fn rewrap(&self, owner: &SecretOwner) -> Result<Option<MasterKeyId>, SafeError> {
         let sealed = self.sealed(owner).await?;
         let moved = self.with_keys(|ring| {
             let to = ring.active()?;
@@ -284,10 +340,10 @@ impl Safe {
             }
         })?;
         let Some(moved) = moved else {
-            return Ok(false);
+            return Ok(None);
         };
         self.store(owner, &moved).await?;
-        Ok(true)
+        Ok(Some(sealed.master_key_id))
     }
 
     /// A hash that shows equal texts of one org and helps nobody to guess
@@ -299,8 +355,7 @@ impl Safe {
 
     async fn sealed(&self, owner: &SecretOwner) -> Result<Sealed, SafeError> {
         let entry = self.aside.get(SECRETS, &owner.version.to_string()).await?;
-        let entry = entry.ok_or(SafeError::Missing)?;
-        postcard::from_bytes(&entry.value).map_err(|_| SafeError::Open(OpenError::Integrity))
+        read(&entry.ok_or(SafeError::Missing)?.value)
     }
 
     async fn store(&self, owner: &SecretOwner, sealed: &Sealed) -> Result<(), SafeError> {
@@ -320,6 +375,33 @@ impl Safe {
         self.keys
             .write()
             .unwrap_or_else(|poison| poison.into_inner())
+    }
+}
+
+/// A sealed object as it was stored.
+fn read(sealed: &[u8]) -> Result<Sealed, SafeError> {
+    postcard::from_bytes(sealed).map_err(|_| SafeError::Open(OpenError::Integrity))
+}
+
+/// Passes every entry of a kind on, by key and value. Needs no key.
+///
+/// # Errors
+/// The store fails.
+pub(crate) async fn each(
+    aside: &Aside,
+    kind: Kind,
+    mut visit: impl FnMut(&str, &[u8]),
+) -> Result<(), AsideError> {
+    let mut after = String::new();
+    loop {
+        let page = aside.list(kind, &after, PAGE).await?;
+        let Some(last) = page.last() else {
+            return Ok(());
+        };
+        after.clone_from(&last.key);
+        for entry in &page {
+            visit(&entry.key, &entry.value);
+        }
     }
 }
 
@@ -369,6 +451,13 @@ pub(crate) fn versions_in(state: &State, env: EnvId) -> BTreeSet<SecretVersionId
     let bundle = bundle.and_then(|id| state.runtime.bundles.get(&id));
     let versions = bundle.into_iter().flat_map(|bundle| &bundle.versions);
     versions.map(|version| version.id).collect()
+}
+
+/// The master keys that are used no more.
+pub(crate) fn retired_keys(state: &State) -> Vec<MasterKeyId> {
+    let keys = state.runtime.cluster.keys.iter();
+    let retired = keys.filter(|(_, key)| key.retired_at.is_some());
+    retired.map(|(id, _)| *id).collect()
 }
 
 /// The master keys that are in use, the active one first.
@@ -469,11 +558,13 @@ mod tests {
         let next = safe.make_key().unwrap();
         assert_ne!(before.master_key, next);
         assert_eq!(safe.key_ids(), [before.master_key, next]);
-        assert!(!safe.rewrap(&owner(1)).await.unwrap(), "it is not active");
+        let moved = safe.rewrap(&owner(1)).await.unwrap();
+        assert_eq!(moved, None, "it is not active");
         safe.activate(next).unwrap();
         assert_eq!(safe.key_ids(), [next, before.master_key]);
-        assert!(safe.rewrap(&owner(1)).await.unwrap());
-        assert!(!safe.rewrap(&owner(1)).await.unwrap());
+        let from = Some(before.master_key);
+        assert_eq!(safe.rewrap(&owner(1)).await.unwrap(), from);
+        assert_eq!(safe.rewrap(&owner(1)).await.unwrap(), None);
         assert_eq!(safe.sealed(&owner(1)).await.unwrap().master_key_id, next);
         assert_eq!(
             *safe.expose(&owner(1)).await.unwrap(),

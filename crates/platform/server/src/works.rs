@@ -1,5 +1,5 @@
-//! What operators have the server do by itself: rebuild, verify, archive,
-//! rewrap.
+//! What operators have the server do by itself: rebuild, verify, archive; what
+//! is done with `keys` is there.
 //!
 //! Whether they may was decided before. A call waits a while for its work and
 //! answers with how it went; what takes longer goes on, and is looked at by the
@@ -7,13 +7,14 @@
 //! what it changes is in the ledger like everything else. A work whose replica
 //! is gone is said to be interrupted, and is asked for again.
 
+mod keys;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fluffy_api::Operation;
 use fluffy_api::types::{LongOperation, OperationError, Rebuild, RebuildFrom};
 use fluffy_base::ByteSize;
-use fluffy_base::id::MasterKeyId;
 use fluffy_control::runtime::Notice as RuntimeNotice;
 use fluffy_control::{Notice, Refusal};
 use fluffy_ledger::archive;
@@ -25,9 +26,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::aside::{AsideError, Kind};
-use crate::node::door;
 use crate::platform::Platform;
-use crate::safe::{self, Safe, SafeError, SecretOwner, live_keys};
+use crate::safe::Safe;
 
 /// How long a call waits for its work.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -64,6 +64,7 @@ fn kind(operation: Operation) -> Option<(&'static str, bool)> {
         Operation::RebuildViews => ("rebuild", false),
         Operation::VerifyLedger => ("verify", true),
         Operation::RewrapKeys => ("rewrap", false),
+        Operation::VerifyKeys => ("verify_keys", true),
         Operation::ArchiveLedger => ("archive", false),
         _ => return None,
     })
@@ -191,7 +192,8 @@ impl Work {
         match self.operation {
             Operation::RebuildViews => rebuild(platform, &self.rebuild).await,
             Operation::VerifyLedger => verify(platform).await,
-            Operation::RewrapKeys => rewrap(platform, safe).await,
+            Operation::RewrapKeys => keys::rewrap(platform, safe).await,
+            Operation::VerifyKeys => keys::verify(platform, safe).await,
             _ => archive(platform, HOT_EVENTS).await,
         }
     }
@@ -405,71 +407,6 @@ async fn archive(platform: &Platform, hot_events: u64) -> Worked {
         "pruned_to": done.pruned_to,
         "first_hot_seq": first_hot,
     }))
-}
-
-/// Wraps every version and the cluster's authority with the active key, and
-/// records it once all versions are.
-async fn rewrap(platform: &Platform, safe: &Safe) -> Worked {
-    let unavailable = |why: String| ("secrets_key_unavailable", why);
-    let newest = platform.sequencer().read(live_keys).first().copied();
-    // What is sealed anew must be sealed with the newest: with any other,
-    // it would have to be done again, and the old one could not go.
-    if let Some(newest) = newest
-        && let Err(error) = safe.activate(newest)
-    {
-        return Err(unavailable(match error {
-            SafeError::Sealed => "the master keys are not at hand".to_owned(),
-            _ => format!(
-                "the newest master key, `{newest}`, is not among the keys of this server; copy \
-                 the file `{newest}.key` from the server that made it to `{}` (mode 0600), or \
-                 ask that server",
-                safe.folder().display()
-            ),
-        }));
-    }
-    let Some(to) = safe.key_ids().first().copied() else {
-        return Err(unavailable("the master keys are not at hand".to_owned()));
-    };
-    let versions = platform.sequencer().read(|state| {
-        let bundles = state.runtime.bundles.values();
-        let versions = bundles.flat_map(|bundle| {
-            let (org, env) = (bundle.org, bundle.env);
-            bundle.versions.iter().map(move |it| {
-                let version = it.id;
-                (it.master_key, SecretOwner { org, env, version })
-            })
-        });
-        versions.collect::<Vec<_>>()
-    });
-    let mut moved: BTreeMap<MasterKeyId, u64> = BTreeMap::new();
-    for (from, owner) in versions.iter().filter(|(from, _)| *from != to) {
-        match safe.rewrap(owner).await {
-            Ok(_) => *moved.entry(*from).or_default() += 1,
-            // It was destroyed meanwhile.
-            Err(SafeError::Missing) if !is_kept(platform, owner) => {}
-            Err(error) => return Err(unavailable(error.to_string())),
-        }
-        // What was destroyed while it was sealed anew is not brought back.
-        if !is_kept(platform, owner) {
-            let destroyed = safe::destroy(platform.aside(), owner.version).await;
-            destroyed.map_err(|error| ("unavailable", error.to_string()))?;
-        }
-    }
-    for (from, count) in &moved {
-        let (from, count) = (*from, *count);
-        let notice = RuntimeNotice::KeyRewrapped { from, to, count };
-        let said = platform.notice("keys", None, Notice::Runtime(notice)).await;
-        said.map_err(|error| ("unavailable", error.to_string()))?;
-    }
-    let authority = door::rewrap(platform, safe).await;
-    authority.map_err(|error| ("secrets_key_unavailable", error.to_string()))?;
-    let count: u64 = moved.values().sum();
-    Ok(json!({"master_key_id": to.to_string(), "rewrapped": count}))
-}
-
-fn is_kept(platform: &Platform, owner: &SecretOwner) -> bool {
-    let states = platform.sequencer();
-    states.read(|state| safe::versions_in(state, owner.env).contains(&owner.version))
 }
 
 #[cfg(test)]

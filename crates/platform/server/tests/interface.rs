@@ -25,6 +25,8 @@ mod hostnames;
 mod house;
 #[path = "interface/isolation.rs"]
 mod isolation;
+#[path = "interface/keys.rs"]
+mod keys;
 #[path = "interface/nameserver.rs"]
 mod nameserver;
 #[path = "interface/personal.rs"]

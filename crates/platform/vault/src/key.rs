@@ -19,6 +19,8 @@ use zeroize::Zeroizing;
 
 /// The ending of a file with a master key.
 const ENDING: &str = "key";
+/// The ending of one that is used no more, and not read.
+const RETIRED: &str = "retired";
 /// The file with the key of fingerprints.
 const FINGERPRINTS: &str = "fingerprints";
 /// The file that names the key that seals.
@@ -254,7 +256,29 @@ impl Keyring {
         Digest(*keyed(&org_key, bytes))
     }
 
-    /// Removes a key that seals nothing any more.
+    /// Puts a key away that seals nothing any more: its file gets another
+    /// ending, under which nobody reads it. Removing it is for whoever knows
+    /// which backups of the database need it.
+    ///
+    /// # Errors
+    /// It is the active one, there is none of this name, or its file can't be
+    /// renamed.
+    pub fn put_away(&mut self, id: MasterKeyId) -> Result<(), LoadKeyError> {
+        if id == self.active {
+            return Err(LoadKeyError::Active { id });
+        }
+        self.get(id)?;
+        let path = self.folder.join(format!("{id}.{ENDING}"));
+        match fs::rename(&path, path.with_extension(RETIRED)) {
+            // Another process over this folder was first.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            moved => moved.map_err(|source| file_error(&path, source))?,
+        }
+        self.keys.remove(&id);
+        Ok(())
+    }
+
+    /// Removes a key that never sealed anything.
     ///
     /// # Errors
     /// It is the active one, or there is none of this name.
@@ -378,6 +402,26 @@ mod tests {
         again.retire(first).unwrap();
         let last = Keyring::open(folder.path()).unwrap();
         assert_eq!(last.ids().collect::<Vec<_>>(), [second]);
+    }
+
+    #[test]
+    fn a_key_that_is_put_away_is_not_read_and_not_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut ring = Keyring::open(folder.path()).unwrap();
+        let mut other = Keyring::open(folder.path()).unwrap();
+        let first = ring.active().unwrap().id();
+        let error = ring.put_away(first).unwrap_err();
+        assert!(matches!(error, LoadKeyError::Active { .. }), "{error}");
+        ring.rotate().unwrap();
+        ring.put_away(first).unwrap();
+        assert!(ring.get(first).is_err());
+        other.refresh().unwrap();
+        other.put_away(first).unwrap();
+        let again = Keyring::open(folder.path()).unwrap();
+        assert!(again.get(first).is_err());
+        let away = folder.path().join(format!("{first}.retired"));
+        fs::rename(&away, folder.path().join(format!("{first}.key"))).unwrap();
+        assert!(Keyring::open(folder.path()).unwrap().get(first).is_ok());
     }
 
     /// Two processes over one folder: what one makes, the other can use.

@@ -17,6 +17,8 @@ pub const FLUFFY_APP: &str = "FLUFFY_APP";
 pub const FLUFFY_CONTEXT: &str = "FLUFFY_CONTEXT";
 /// The database of `fluffy server`.
 pub const FLUFFY_DATABASE: &str = "FLUFFY_DATABASE";
+/// The same database, past the pooler that the other address is of.
+pub const FLUFFY_DATABASE_DIRECT: &str = "FLUFFY_DATABASE_DIRECT";
 /// The env that commands of the platform are about.
 pub const FLUFFY_ENV: &str = "FLUFFY_ENV";
 /// How many seconds a kernel stays when nobody needs it.
@@ -53,6 +55,10 @@ pub const VARIABLES: &[(&str, &str)] = &[
     (
         FLUFFY_DATABASE,
         "the database of `fluffy server`, `postgres://…`, instead of `--database`",
+    ),
+    (
+        FLUFFY_DATABASE_DIRECT,
+        "the same database past its pooler, instead of `--database-direct`",
     ),
     (
         FLUFFY_ENV,

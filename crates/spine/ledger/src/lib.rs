@@ -52,7 +52,7 @@ pub use export::{Compression, ExportOptions, Exported};
 pub use health::{Health, OnBreak, Opened};
 pub use key::{PublicKey, SigningKeyFile};
 pub use ledger::{Appended, Ledger, LedgerHead, LedgerOptions, OpenLedgerError};
-pub use postgres::{AddressError, PostgresAddress};
+pub use postgres::{AddressError, LoadRootsError, PostgresAddress, Way};
 pub use projection::{
     DigestAt, HaltReason, Progress, Projection, ProjectionState, Projector, RebuildError, Rebuilt,
     StartProjectorError, ViewError, WaitError,

@@ -93,7 +93,7 @@ actions! {
     "instance.read"     Object  "see instances"
     "instance.restart"  Object  "replace an instance"
     "ipv4.manage"       Object  "take and return public IPv4 addresses"
-    "key.admin"         None    "rotate and rewrap platform keys"
+    "key.admin"         None    "rotate, rewrap, verify and retire platform keys"
     "kv.delete"         Name    "delete a value from a plugin's store"
     "kv.get"            Name    "read a value from a plugin's store"
     "kv.list"           Name    "list the keys of a plugin's store"

@@ -1,11 +1,14 @@
-//! A PostgreSQL server of one's own: Unix socket only, gone when we are.
+//! A PostgreSQL server of one's own: a Unix socket, gone when we are.
 //!
-//! Never listens on a port and never outlives its owner: a small shell process
+//! Listens on a port of this machine only for tests of the network, and never
+//! outlives its owner: a small shell process
 //! holds the other end of a pipe and cleans up when that closes, which also
 //! happens on Ctrl-C and on `kill -9`. Real durability (`fsync` on) is kept,
 //! because tests of faults rely on it.
 
 use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -48,6 +51,21 @@ fi
 rm -rf "$1"
 "#;
 
+/// How a server is reached other than by its Unix socket.
+#[derive(Debug, Clone, Copy)]
+pub struct Network<'a> {
+    /// Its certificate and the key of that, as PEM; without it, no TLS.
+    pub tls: Option<(&'a str, &'a str)>,
+    /// Lines of `pg_hba.conf` that come before those that trust everybody.
+    pub access: &'a str,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Listening {
+    port: u16,
+    tls: bool,
+}
+
 /// A running PostgreSQL server that nobody else uses.
 ///
 /// Stopped and removed on drop, and also when this process dies.
@@ -56,6 +74,7 @@ pub struct PrivatePostgres {
     folder: PathBuf,
     programs: PathBuf,
     run_as: RunAs,
+    network: Option<Listening>,
     server: Option<Child>,
     watchdog: Child,
     /// Closing it is the watchdog's signal.
@@ -77,6 +96,48 @@ impl PrivatePostgres {
     /// PostgreSQL is not installed, or did not start; the text has the fix or
     /// the end of the server's log.
     pub fn start() -> Result<Self> {
+        let mut postgres = Self::prepare()?;
+        postgres.resume()?;
+        Ok(postgres)
+    }
+
+    /// Like [`Self::start`], also on a port of 127.0.0.1.
+    ///
+    /// # Errors
+    /// See [`Self::start`].
+    pub fn start_with(network: &Network<'_>) -> Result<Self> {
+        let mut postgres = Self::prepare()?;
+        let data = postgres.folder.join("data");
+        let files = network
+            .tls
+            .map(|(certificate, key)| [("server.crt", certificate), ("server.key", key)]);
+        for (name, text) in files.into_iter().flatten() {
+            let file = data.join(name);
+            fs::write(&file, text).context("cannot write the certificate")?;
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o600))?;
+            postgres.run_as.own(&file)?;
+        }
+        let rules = data.join("pg_hba.conf");
+        let trusting = fs::read_to_string(&rules).context("cannot read pg_hba.conf")?;
+        fs::write(&rules, format!("{}\n{trusting}", network.access))?;
+        let mut tries = 5;
+        loop {
+            // Free now; if somebody takes it meanwhile, another one.
+            let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+            postgres.network = Some(Listening {
+                port: free.port(),
+                tls: network.tls.is_some(),
+            });
+            tries -= 1;
+            match postgres.resume() {
+                Err(_) if tries > 0 && postgres.log_tail().contains("could not bind") => {}
+                done => return done.map(|()| postgres),
+            }
+        }
+    }
+
+    /// Everything but a running server.
+    fn prepare() -> Result<Self> {
         let programs = programs()?;
         let run_as = RunAs::choose()?;
         // A socket's path has to be short and the server's user has to reach
@@ -87,17 +148,16 @@ impl PrivatePostgres {
         create_data(&programs, &run_as, folder.path())?;
         let words = ["fluffy-watchdog".as_ref(), folder.path().as_os_str()];
         let (watchdog, lifeline) = lifeline::start(Command::new("sh"), WATCHDOG, &words)?;
-        let mut postgres = Self {
+        Ok(Self {
             // From here on the watchdog removes the folder.
             folder: folder.keep(),
             programs,
             run_as,
+            network: None,
             server: None,
             watchdog,
             lifeline: Some(lifeline),
-        };
-        postgres.resume()?;
-        Ok(postgres)
+        })
     }
 
     /// The address of the administrator's database, for any client library.
@@ -109,10 +169,30 @@ impl PrivatePostgres {
     /// The address of a database of this server.
     #[must_use]
     pub fn database_url(&self, database: &str) -> String {
+        let port = self
+            .network
+            .map(|network| format!("&port={}", network.port));
         format!(
-            "postgresql://{ADMIN}@/{database}?host={}",
-            self.folder.display()
+            "postgresql://{ADMIN}@/{database}?host={}{}",
+            self.folder.display(),
+            port.unwrap_or_default()
         )
+    }
+
+    /// Where it listens, if it was started with a network.
+    #[must_use]
+    pub fn listens(&self) -> Option<SocketAddr> {
+        let port = self.network?.port;
+        Some((Ipv4Addr::LOCALHOST, port).into())
+    }
+
+    /// The folder of its Unix socket.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    pub(super) fn run_as(&self) -> &RunAs {
+        &self.run_as
     }
 
     /// What the server calls itself, such as `postgres (PostgreSQL) 15.14`.
@@ -248,6 +328,14 @@ impl PrivatePostgres {
         run_sql(&self.programs, &self.database_url(database), statement)
     }
 
+    /// Runs one statement by an address, such as one through a pooler.
+    ///
+    /// # Errors
+    /// See [`Self::sql`].
+    pub fn sql_at(&self, url: &str, statement: &str) -> Result<String> {
+        run_sql(&self.programs, url, statement)
+    }
+
     fn launch(&self) -> Result<Child> {
         let log = File::options()
             .create(true)
@@ -258,8 +346,18 @@ impl PrivatePostgres {
         let mut command = self.run_as.command(&self.programs.join("postgres"));
         command.arg("-D").arg(self.folder.join("data"));
         command.arg("-k").arg(&self.folder);
+        let listening = match self.network {
+            Some(network) => vec![
+                "listen_addresses=127.0.0.1".to_owned(),
+                format!("port={}", network.port),
+                format!("ssl={}", if network.tls { "on" } else { "off" }),
+            ],
+            None => vec!["listen_addresses=".to_owned()],
+        };
+        for setting in &listening {
+            command.args(["-c", setting]);
+        }
         for setting in [
-            "listen_addresses=",
             "unix_socket_permissions=0700",
             "max_connections=200",
             "shared_buffers=64MB",

@@ -431,6 +431,10 @@ pub(crate) struct ServerArgs {
     /// `postgres://…`; better set FLUFFY_DATABASE, because arguments are seen
     #[arg(long, value_name = "URL", conflicts_with = "data")]
     pub(crate) database: Option<String>,
+    /// The same database, where the other address is of a pooler that gives
+    /// sessions for one transaction; better set FLUFFY_DATABASE_DIRECT
+    #[arg(long, value_name = "URL", conflicts_with = "data")]
+    pub(crate) database_direct: Option<String>,
     /// Keep everything in this folder; for a single server
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,

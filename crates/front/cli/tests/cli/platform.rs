@@ -255,7 +255,10 @@ const TYPED: &[(&str, &str)] = &[
     ("nodes enroll-token list", "listEnrollmentTokens"),
     ("nodes addresses", "getIpam"),
     ("keys status", "getKeys"),
+    ("keys list", "getKeys"),
     ("keys rotate", "rotateKeys"),
+    ("keys verify", "verifyKeys"),
+    ("keys retire mk_00000001 --single", "retireKey"),
     (
         "volumes rehome data --node node_00000000000000000000000001",
         "rehomeVolume",

@@ -528,6 +528,15 @@ operations! {
         act("rewrapKeys", "/v1/admin/keys/rewrap").can("key.admin").answers(202)
             .gives::<LongOperation>().errors(&["secrets_key_unavailable"])
             .cli("keys rewrap");
+    VerifyKeys "Opens everything that master keys seal, and says what does not open."
+        act("verifyKeys", "/v1/admin/keys/verify").can("key.admin").answers(202)
+            .gives::<LongOperation>().errors(&["secrets_key_unavailable"])
+            .cli("keys verify");
+    RetireKey "Takes a master key out of use that seals nothing any more."
+        act("retireKey", "/v1/admin/keys/{key}/retire").can("key.admin").gives::<Keys>()
+            .query(&[flag("single", "Without a second operator, where there is none.")])
+            .errors(&["invalid_transition", "key_in_use", "self_approval"])
+            .cli("keys retire");
     RehomeVolume "Says that a volume's disk is now in another node."
         act("rehomeVolume", "/v1/admin/volumes/{volume}/rehome").can("node.manage").answers(202)
             .takes::<RehomeVolume>().gives::<LongOperation>()

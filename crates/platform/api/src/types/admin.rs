@@ -52,6 +52,15 @@ pub struct MasterKey {
     pub versions: u64,
     /// Since when it is there.
     pub introduced_at: Timestamp,
+    /// From when on it may be retired; absent while it is the current one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retires_from: Option<Timestamp>,
+    /// The operator who asked to retire it, while a second one is waited for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retire_asked_by: Option<String>,
+    /// Since when it is used no more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retired_at: Option<Timestamp>,
 }
 
 /// Says that a volume's disk is now in another node.

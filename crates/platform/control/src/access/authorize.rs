@@ -336,11 +336,10 @@ pub(crate) const fn ceiling(who: &Who) -> Option<&Vec<String>> {
 
 /// Whether somebody runs the platform itself.
 pub(crate) fn is_platform_operator(state: &State, who: &Who) -> bool {
-    let member = |role: &str| role == Role::PlatformOperator.name();
     let member = state
         .access
         .members_of(&who.principal)
-        .any(|(_, one)| one.owner == Owner::default() && member(&one.role));
+        .any(|(_, one)| one.runs_the_platform());
     who.only.is_none() && who.ceiling.is_none() && (who.local || member)
 }
 

@@ -27,8 +27,7 @@ pub use exec::may_go_on;
 use super::steps;
 use crate::call::{Call, Fact, Outcome, Subject, Written};
 use crate::event::{
-    LeaderAcquired, MasterKeyIntroduced, MasterKeyRetired, MasterKeyRewrapped, NodeDriver,
-    ProjectionRebuilt,
+    LeaderAcquired, MasterKeyIntroduced, MasterKeyRewrapped, NodeDriver, ProjectionRebuilt,
 };
 use crate::refusal::Refusal;
 use crate::state::State;
@@ -210,8 +209,6 @@ pub enum Notice {
         /// How many.
         count: u64,
     },
-    /// A master key is used no more.
-    KeyRetired(MasterKeyId),
     /// Views were folded from the ledger again.
     Rebuilt {
         /// The last event in them.
@@ -391,13 +388,6 @@ pub(crate) fn notice(state: &State, call: &Call<'_>, notice: &Notice) -> Written
                 count: *count,
             };
             Ok(Said::facts(vec![Fact::new(from, rewrapped.into())]))
-        }
-        Notice::KeyRetired(key) => {
-            let retired = MasterKeyRetired {
-                master_key_id: *key,
-                by: call.caller.actor.id.clone(),
-            };
-            Ok(Said::facts(vec![Fact::new(key, retired.into())]))
         }
         Notice::Rebuilt { to_seq, views } => {
             let rebuilt = views.iter().map(|(name, digest)| {

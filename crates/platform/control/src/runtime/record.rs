@@ -47,6 +47,18 @@ pub struct MasterKey {
     pub introduced_at: Timestamp,
     /// Since when it is used no more.
     pub retired_at: Option<Timestamp>,
+    /// Who asked to retire it, and when, while a second one has to agree.
+    pub asked: Option<(String, Timestamp)>,
+}
+
+impl Cluster {
+    /// When another key took the place of this one.
+    #[must_use]
+    pub fn replaced_at(&self, id: MasterKeyId) -> Option<Timestamp> {
+        let since = self.keys.get(&id)?.introduced_at;
+        let later = self.keys.values().map(|key| key.introduced_at);
+        later.filter(|introduced| *introduced > since).min()
+    }
 }
 
 /// A tenant.

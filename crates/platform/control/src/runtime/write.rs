@@ -7,6 +7,7 @@
 mod apps;
 mod deploys;
 mod exec;
+mod keys;
 mod nodes;
 mod platform;
 mod preflight;
@@ -24,6 +25,7 @@ use serde::de::DeserializeOwned;
 
 pub(crate) use deploys::{NewDeploy, current_secrets, new_deploy, plain_options};
 pub(crate) use exec::denied as exec_denied;
+pub(crate) use keys::{retires_from, still_asked};
 
 use super::Runtime;
 use super::record::{App, Env};
@@ -104,9 +106,10 @@ fn decide(desk: &Desk<'_>) -> Decided {
         O::RemoveNode => nodes::remove(desk),
         O::CreateEnrollmentToken => nodes::create_token(desk),
         O::RevokeEnrollmentToken => nodes::revoke_token(desk),
-        O::RotateKeys => platform::rotate_keys(desk),
+        O::RotateKeys => keys::rotate(desk),
         O::RehomeVolume => platform::rehome(desk),
-        O::RebuildViews | O::ArchiveLedger | O::VerifyLedger | O::RewrapKeys => {
+        O::RetireKey => keys::retire(desk),
+        O::RebuildViews | O::ArchiveLedger | O::VerifyLedger | O::RewrapKeys | O::VerifyKeys => {
             Ok(platform::operation(desk))
         }
         _ => Err(missing("operation")),

@@ -15,6 +15,7 @@ mod fixtures;
 mod ground;
 mod idempotency;
 mod isolation;
+mod keys;
 mod login;
 mod matrix;
 mod races;

@@ -233,6 +233,7 @@ fn value_of(param: &str, env: &str) -> String {
         "org" => return "acme".to_owned(),
         "app" => return "shop".to_owned(),
         "env" => return env.to_owned(),
+        "key" => return "mk_00000001".to_owned(),
         "approval" => "apr",
         "attachment" => "vat",
         "deploy" | "operation" => "dep",

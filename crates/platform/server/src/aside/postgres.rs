@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use fluffy_ledger::PostgresAddress;
+use fluffy_ledger::{PostgresAddress, Way};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Config, NoTls, Row, Statement};
+use tokio_postgres::{Client, Row, Statement};
 
 use super::{AsideError, Claim, Draw, Entry, TURN, integer, millis};
 
@@ -25,6 +25,11 @@ const ANSWER: Duration = Duration::from_secs(15);
 /// Settings of every session.
 const SET_UP: &str = "SET client_min_messages = warning; SET lock_timeout = '5s'; \
     SET statement_timeout = '12s'; SET jit = off";
+
+/// What a transaction begins with whose session a pooler gives to others
+/// afterwards: what those prepared there bears the names that ours will.
+const BEGIN: &str = "BEGIN; DEALLOCATE ALL; SET LOCAL client_min_messages = warning; \
+    SET LOCAL lock_timeout = '5s'; SET LOCAL statement_timeout = '12s'; SET LOCAL jit = off";
 
 /// Locks out others that make the same tables. The number is arbitrary.
 const TABLES: &str = "
@@ -151,8 +156,9 @@ enum Again {
 impl Store {
     pub(super) async fn open(address: &PostgresAddress) -> Result<Self, AsideError> {
         let store = Self {
-            pool: Pool::new(address.config("fluffy-aside"), SESSIONS),
-            leases: Pool::new(address.config("fluffy-leases"), LEASES),
+            pool: Pool::new(address, "fluffy-aside", Way::Transactions, SESSIONS),
+            // Whoever has a lease must not wait behind a pooler's queue.
+            leases: Pool::new(address, "fluffy-leases", Way::Session, LEASES),
         };
         let session = store.pool.connect().await?;
         let made = timeout(ANSWER, session.client.batch_execute(TABLES)).await;
@@ -288,7 +294,9 @@ impl Store {
 /// Sessions of which at most so many are open.
 #[derive(Debug)]
 struct Pool {
-    config: Config,
+    address: PostgresAddress,
+    name: &'static str,
+    way: Way,
     gate: Semaphore,
     idle: Mutex<Vec<Session>>,
 }
@@ -298,6 +306,8 @@ struct Pool {
 struct Session {
     client: Client,
     statements: HashMap<&'static str, Statement>,
+    /// Whether there is a session of the server for one transaction only.
+    pooled: bool,
 }
 
 /// The server did not answer in time.
@@ -306,9 +316,11 @@ struct Session {
 struct Late;
 
 impl Pool {
-    fn new(config: Config, sessions: usize) -> Self {
+    fn new(address: &PostgresAddress, name: &'static str, way: Way, sessions: usize) -> Self {
         Self {
-            config,
+            address: address.clone(),
+            name,
+            way,
             gate: Semaphore::new(sessions),
             idle: Mutex::default(),
         }
@@ -363,13 +375,13 @@ impl Pool {
     }
 
     async fn connect(&self) -> Result<Session, AsideError> {
+        let pooled = self.way == Way::Transactions && self.address.is_pooled();
         let connecting = async {
-            let (client, connection) = self.config.connect(NoTls).await?;
-            tokio::spawn(async move {
-                // Whoever uses the session hears of its end by the answer.
-                let _ = connection.await;
-            });
-            client.batch_execute(SET_UP).await?;
+            let (client, connection) = self.address.connect(self.name, self.way).await?;
+            tokio::spawn(connection);
+            if !pooled {
+                client.batch_execute(SET_UP).await?;
+            }
             Ok::<_, tokio_postgres::Error>(client)
         };
         let client = timeout(TURN, connecting).await;
@@ -377,6 +389,7 @@ impl Pool {
         Ok(Session {
             client: client.map_err(|error| AsideError::Unavailable(Arc::new(error)))?,
             statements: HashMap::new(),
+            pooled,
         })
     }
 }
@@ -387,6 +400,12 @@ impl Session {
         sql: &'static str,
         params: Params<'_>,
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        if self.pooled {
+            self.client.batch_execute(BEGIN).await?;
+            let rows = self.client.query(sql, params).await?;
+            self.client.batch_execute("COMMIT").await?;
+            return Ok(rows);
+        }
         if !self.statements.contains_key(sql) {
             let statement = self.client.prepare(sql).await?;
             self.statements.insert(sql, statement);

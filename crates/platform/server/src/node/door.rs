@@ -18,13 +18,13 @@ use crate::platform::Platform;
 use crate::safe::{Safe, SafeError};
 
 /// The authority, sealed.
-const AUTHORITY: Kind = Kind::new("authority");
+pub(crate) const AUTHORITY: Kind = Kind::new("authority");
 
 /// There is one.
 const KEY: &str = "cluster";
 
 /// What its seal is for.
-const PURPOSE: &str = "fluffy-authority-v1";
+pub(crate) const PURPOSE: &str = "fluffy-authority-v1";
 
 /// How often it is looked at whether the authority is to be renewed.
 const RENEWAL: Duration = Duration::from_secs(3600);

@@ -82,7 +82,7 @@ impl Pool {
                 Some(session) => session,
                 None => self.link.connect_patiently(self.usage, &mut patience)?,
             };
-            match read(&mut session) {
+            match session.within(&mut read) {
                 Ok(value) => {
                     self.keep(session);
                     return Ok(value);

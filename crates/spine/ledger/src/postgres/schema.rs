@@ -122,6 +122,8 @@ enum Unsuitable {
     Newer { version: i32, known: usize },
     #[error("the database's encoding is `{encoding}`, not UTF8")]
     Encoding { encoding: String },
+    #[error("the direct address leads to another database than the one through the pooler")]
+    Elsewhere,
 }
 
 /// Creates or raises the tables, and reads what the ledger was founded on.
@@ -216,6 +218,16 @@ fn foundation(session: &Session) -> Result<Foundation, Failure> {
     let row = wait(session.client().query_opt(sql, &[]))??;
     row.and_then(|row| decode_foundation(&row))
         .ok_or_else(|| bad_row("ledger_genesis"))
+}
+
+/// Makes sure that a session leads to the ledger that another one opened.
+pub(super) fn is_same(session: &mut Session, opened: &Foundation) -> Result<(), Failure> {
+    let there = "SELECT to_regclass('ledger.ledger_genesis') IS NOT NULL";
+    let there = wait(session.client().query_one(there, &[]))??;
+    if !there.try_get::<_, bool>(0)? || foundation(session)? != *opened {
+        return Err(unsuitable(Unsuitable::Elsewhere));
+    }
+    Ok(())
 }
 
 fn decode_foundation(row: &Row) -> Option<Foundation> {

@@ -18,9 +18,9 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::timeout;
-use tokio_postgres::{Client, Config, NoTls, Statement};
+use tokio_postgres::{Client, Statement};
 
-use super::address::PostgresAddress;
+use super::address::{PostgresAddress, Way};
 use super::failure::Failure;
 use crate::wake::block_until;
 
@@ -47,6 +47,7 @@ SET enable_hashjoin = off;
 SET enable_mergejoin = off;
 SET plan_cache_mode = force_generic_plan;
 ";
+const READ_ONLY: &str = "SET default_transaction_read_only = on;";
 /// The operator may ask for more than `on`, never for less.
 const DURABLE: &str = "
 SELECT set_config('synchronous_commit', 'on', false)
@@ -76,15 +77,30 @@ impl Use {
         }
     }
 
+    /// Only reading does without a session of its own.
+    const fn way(self) -> Way {
+        match self {
+            Self::Read => Way::Transactions,
+            Self::Write | Self::Prune | Self::View => Way::Session,
+        }
+    }
+
     fn set_up(self) -> String {
         match self {
             Self::Write => format!("{SET_UP}{PLANS}{DURABLE}"),
-            Self::Read => format!("{SET_UP}{PLANS}SET default_transaction_read_only = on;"),
+            Self::Read => format!("{SET_UP}{PLANS}{READ_ONLY}"),
             Self::Prune => format!("{SET_UP}{DURABLE}SET statement_timeout = '80s';"),
             // A view that loses its last transactions is only behind.
             Self::View => format!("{SET_UP}SET synchronous_commit = off;"),
         }
     }
+}
+
+/// Begins a transaction that a pooler gives any session of the server for:
+/// statements that others prepared there bear the names that ours will.
+fn begin() -> String {
+    let settings = format!("{SET_UP}{PLANS}").replace("SET ", "SET LOCAL ");
+    format!("BEGIN READ ONLY; DEALLOCATE ALL; {settings}")
 }
 
 /// The way to the server, shared by everything that opens sessions.
@@ -106,6 +122,10 @@ impl Link {
         &self.address
     }
 
+    fn is_pooled(&self, usage: Use) -> bool {
+        self.address.is_pooled() && usage.way() == Way::Transactions
+    }
+
     /// Where tasks of the engine run.
     pub(super) fn handle(&self) -> &Handle {
         &self.driver.handle
@@ -113,15 +133,16 @@ impl Link {
 
     /// One try to open a session.
     pub(super) fn connect(&self, usage: Use) -> Result<Session, Failure> {
-        let config = self.address.config(usage.name());
+        let address = Arc::clone(&self.address);
         let opening = self
             .handle()
-            .spawn(async move { timeout(CONNECT, open(config, usage)).await });
+            .spawn(async move { timeout(CONNECT, open(&address, usage)).await });
         let opened = wait(opening)?.map_err(|_| Failure::Late)?;
         let client = opened.map_err(|_| Failure::Late)??;
         Ok(Session {
             client,
             statements: HashMap::new(),
+            pooled: self.is_pooled(usage),
             own: None,
         })
     }
@@ -131,12 +152,12 @@ impl Link {
     /// Must not be called, and the session not be waited on, inside a runtime.
     pub(super) fn connect_here(&self, usage: Use) -> Result<Session, Failure> {
         let runtime = runtime()?;
-        let config = self.address.config(usage.name());
-        let opening = async { timeout(CONNECT, open(config, usage)).await };
+        let opening = async { timeout(CONNECT, open(&self.address, usage)).await };
         let client = runtime.block_on(opening).map_err(|_| Failure::Late)??;
         Ok(Session {
             client,
             statements: HashMap::new(),
+            pooled: self.is_pooled(usage),
             own: Some(OwnRuntime(Some(runtime))),
         })
     }
@@ -152,11 +173,15 @@ impl Link {
 }
 
 /// Opens a connection, leaves it to the runtime, and sets the session up.
-async fn open(config: Config, usage: Use) -> Result<Client, tokio_postgres::Error> {
-    let (client, connection) = config.connect(NoTls).await?;
+async fn open(address: &PostgresAddress, usage: Use) -> Result<Client, tokio_postgres::Error> {
+    let way = usage.way();
+    let (client, connection) = address.connect(usage.name(), way).await?;
     // Its end shows as a closed client; there is nothing more to say.
-    tokio::spawn(async move { drop(connection.await) });
-    client.batch_execute(&usage.set_up()).await?;
+    tokio::spawn(connection);
+    // Settings of a pooler's session would stay with whoever gets it next.
+    if way == Way::Session || !address.is_pooled() {
+        client.batch_execute(&usage.set_up()).await?;
+    }
     Ok(client)
 }
 
@@ -203,6 +228,8 @@ impl Patience {
 pub(super) struct Session {
     client: Client,
     statements: HashMap<String, Statement>,
+    /// Whether there is a session of the server for one transaction only.
+    pooled: bool,
     /// What drives the connection, if it is not the common thread.
     own: Option<OwnRuntime>,
 }
@@ -246,6 +273,22 @@ impl Session {
         }
         self.statements.insert(sql.to_owned(), statement.clone());
         Ok(statement)
+    }
+
+    /// Runs `read` where the settings of this session hold; a session that
+    /// it failed on is of no more use.
+    pub(super) fn within<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        if !self.pooled {
+            return read(self);
+        }
+        self.batch(&begin())?;
+        let value = read(self)?;
+        self.batch("COMMIT")?;
+        self.statements.clear();
+        Ok(value)
     }
 
     /// Runs statements without parameters.

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
-use tokio_postgres::{AsyncMessage, Client, NoTls, Statement};
+use tokio_postgres::{AsyncMessage, Client, Statement};
 
+use super::address::{PostgresAddress, Way};
 use super::session::Link;
 
 /// How long an event of another process stays unseen if every hint is lost.
@@ -38,7 +39,7 @@ impl Signal {
         let (announce, announced) = watch::channel(0);
         let (hear, heard) = watch::channel(0);
         let listener = Listener {
-            config: link.address().config("fluffy-ledger-signal"),
+            address: link.address().clone(),
             announced,
             hear,
         };
@@ -58,7 +59,7 @@ impl Signal {
 }
 
 struct Listener {
-    config: tokio_postgres::Config,
+    address: PostgresAddress,
     announced: watch::Receiver<u64>,
     hear: watch::Sender<u64>,
 }
@@ -88,7 +89,9 @@ impl Listener {
 
     /// Listens and notifies over one connection until it breaks.
     async fn hold(&mut self) -> Result<Done, tokio_postgres::Error> {
-        let (client, mut connection) = self.config.connect(NoTls).await?;
+        // A pooler would forget who listens.
+        let opening = self.address.open("fluffy-ledger-signal", Way::Session);
+        let (client, mut connection) = opening.await?;
         let hints = Arc::new(Notify::new());
         let hint = Arc::clone(&hints);
         tokio::spawn(async move {

@@ -59,8 +59,12 @@ impl Store {
         if row.try_get::<_, &str>(0).is_ok_and(|fsync| fsync == "off") {
             tracing::warn!("PostgreSQL runs with `fsync = off`: a power cut loses events");
         }
+        let readers = Pool::new(&link, Use::Read);
+        if address.is_pooled() {
+            readers.run(|session| schema::is_same(session, &foundation))?;
+        }
         Ok(Self {
-            readers: Pool::new(&link, Use::Read),
+            readers,
             views: Pool::new(&link, Use::View),
             signal: Signal::start(&link),
             link,

@@ -94,6 +94,9 @@ const NOUNS: &[(&str, &str)] = &[
     ("capabilities", "Show what a server can do"),
 ];
 
+/// The last word of a command, and another one for the same.
+const ALIASES: &[(&str, &str)] = &[("keys status", "list")];
+
 /// Words, what they are about, and what gives them their arguments.
 type Extra = (&'static str, &'static str, fn(Command) -> Command);
 
@@ -272,6 +275,9 @@ fn call(command: Command, operations: &[Operation]) -> Command {
         true => command,
         false => command.about(first_sentence(first.summary)),
     };
+    if let Some((_, other)) = ALIASES.iter().find(|(words, _)| *words == first.cli) {
+        command = command.visible_alias(*other);
+    }
     let reads = operations.len() == 1;
     for operation in operations {
         command = arguments(command, operation.spec(), reads);

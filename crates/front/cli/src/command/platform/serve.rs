@@ -114,9 +114,16 @@ pub(crate) fn server(session: &Session, args: &ServerArgs) -> Outcome {
     private(&folder)?;
     let storage = match database {
         Some(url) => Storage::Database {
-            address: Box::new(address(&url)?),
+            address: Box::new(shared(session, args, &url)?),
             archive: args.archive.clone(),
         },
+        None if args.database_direct.is_some() => {
+            let what = "the database has a direct address and no other";
+            let report = Report::new(ExitCode::Usage, what);
+            return Err(report
+                .fix("name the pooler by --database or FLUFFY_DATABASE")
+                .into());
+        }
         None => Storage::Directory(folder.clone()),
     };
     let plan = Plan {
@@ -151,6 +158,26 @@ pub(super) fn address(url: &str) -> Result<PostgresAddress, Report> {
         Report::new(ExitCode::Usage, "the address of the database can't be used")
             .why(error.to_string())
             .fix("write postgres://USER:PASSWORD@HOST/DATABASE in FLUFFY_DATABASE")
+    })
+}
+
+/// The database of a server, and the way past its pooler if there is one.
+fn shared(session: &Session, args: &ServerArgs, url: &str) -> Result<PostgresAddress, Report> {
+    let main = address(url)?;
+    let direct = args.database_direct.clone();
+    let direct = direct.or_else(|| session.variable(env::FLUFFY_DATABASE_DIRECT));
+    let direct = direct.as_deref().map(address).transpose()?;
+    for address in [Some(&main), direct.as_ref()].into_iter().flatten() {
+        if address.takes_anyone() {
+            session.printer.warn(
+                "the database is on another machine, and nobody checks that it is the right one; \
+                 add sslmode=verify-full to its address",
+            );
+        }
+    }
+    Ok(match direct {
+        Some(direct) => main.with_direct(direct),
+        None => main,
     })
 }
 

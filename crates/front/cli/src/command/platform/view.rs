@@ -144,6 +144,8 @@ const COLUMNS: &[(&str, &[(&str, &str)])] = &[
             ("HERE", "available"),
             ("VERSIONS", "versions"),
             ("AGE", "introduced_at"),
+            ("RETIRES FROM", "retires_from"),
+            ("ASKED BY", "retire_asked_by"),
         ],
     ),
     (

@@ -44,12 +44,19 @@ fn cluster(runtime: &mut Runtime, at: &At<'_>, body: &Body) {
             let key = MasterKey {
                 introduced_at: at.now(),
                 retired_at: None,
+                asked: None,
             };
             cluster.keys.insert(it.master_key_id, key);
+        }
+        Body::MasterKeyRetireAsked(it) => {
+            if let Some(key) = cluster.keys.get_mut(&it.master_key_id) {
+                key.asked = Some((it.by.clone(), at.now()));
+            }
         }
         Body::MasterKeyRetired(it) => {
             if let Some(key) = cluster.keys.get_mut(&it.master_key_id) {
                 key.retired_at = Some(at.now());
+                key.asked = None;
             }
         }
         Body::MasterKeyRewrapped(it) => {

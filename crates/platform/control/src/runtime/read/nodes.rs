@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{Asked, View, count, isolation};
 use crate::refusal::Refusal;
-use crate::runtime::spec;
+use crate::runtime::{retires_from, spec, still_asked};
 
 impl View<'_> {
     pub(super) fn node(&self, id: NodeId) -> Option<types::Node> {
@@ -131,6 +131,9 @@ impl View<'_> {
                 available: key.retired_at.is_none(),
                 versions: u64::try_from(versions.count()).unwrap_or(u64::MAX),
                 introduced_at: key.introduced_at,
+                retires_from: runtime.cluster.replaced_at(*id).map(retires_from),
+                retire_asked_by: still_asked(key, self.now).map(str::to_owned),
+                retired_at: key.retired_at,
             }
         });
         types::Keys {

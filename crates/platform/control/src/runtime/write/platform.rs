@@ -1,37 +1,16 @@
-//! What operators do with the ledger, keys and moved disks.
+//! What operators do with the ledger and moved disks.
 //!
 //! Work that takes a while is done by the server, which says here how it went.
 
 use fluffy_api::types::RehomeVolume;
-use fluffy_base::id::{MasterKeyId, VolumeId};
+use fluffy_base::id::VolumeId;
 use fluffy_planner::lifecycle::{NodeState, VolumeState};
 
 use super::{Decided, Desk, missing};
 use crate::call::{Fact, Material, Subject};
-use crate::event::{MasterKeyIntroduced, VolumeRehomed, VolumeStateChanged};
+use crate::event::{VolumeRehomed, VolumeStateChanged};
 use crate::refusal::Refusal;
 use crate::state::Owner;
-
-/// Takes note of a new master key, which the server has made.
-pub(super) fn rotate_keys(desk: &Desk<'_>) -> Decided {
-    let Material::Proof(key) = &desk.request.material else {
-        let why = "no key could be made";
-        return Err(Refusal::new(
-            "secrets_key_unavailable",
-            why,
-            "look at the key file",
-        ));
-    };
-    let key: MasterKeyId = key.parse().map_err(|_| missing("key"))?;
-    let introduced = MasterKeyIntroduced {
-        master_key_id: key,
-        by: desk.call.caller.actor.id.clone(),
-    };
-    Ok((
-        vec![Fact::new(key, introduced.into())],
-        Subject::of("master_keys", ""),
-    ))
-}
 
 /// A volume's disk is now in another node, and was found whole there.
 pub(super) fn rehome(desk: &Desk<'_>) -> Decided {

@@ -46,6 +46,13 @@ pub(super) fn set(desk: &Desk<'_>) -> Decided {
         let why = format!("there are at most {MOST_KEYS} keys and {MOST_BYTES} bytes");
         return Err(Refusal::new("secrets_invalid", why, "remove some"));
     }
+    let keys = &desk.runtime().cluster.keys;
+    let key = keys.get(&sealed.master_key_id);
+    if key.is_some_and(|key| key.retired_at.is_some()) {
+        let why = "this server seals with a master key that was retired";
+        let fix = "tell an operator to copy the current one to this server";
+        return Err(Refusal::new("secrets_key_unavailable", why, fix));
+    }
     // What it was made from must still be what is there.
     let current = bundle.and_then(|(_, bundle)| bundle.current);
     if matches!(sealed.basis, Basis::Current(base) if base != current) {
