@@ -337,6 +337,7 @@ fn argument(field: &Field, positional: &mut bool, alone: bool) -> Arg {
         FieldKind::Numbers => true,
         FieldKind::Text => field.required && *positional,
         FieldKind::File => field.name != "manifest",
+        FieldKind::Words(_) => field.name == "signal",
         _ => false,
     };
     let upper = field.flag().replace('-', "_").to_ascii_uppercase();
@@ -615,6 +616,10 @@ fn exec(command: Command) -> Command {
         )
         .arg(flag("no-tty", "Give it no terminal").conflicts_with("tty"))
         .arg(flag("no-stdin", "Do not read standard input").short('n'))
+        .arg(flag(
+            "root",
+            "Run it as the instance's root and not as its workload's user",
+        ))
         .arg(
             variable
                 .value_name("NAME=VALUE")
