@@ -356,6 +356,8 @@ impl Node {
             facts: Some(self.setup.facts.clone()),
             capacity: Some(self.setup.capacity.clone()),
             plan: self.machine.plan().map(v1::NodePlan::position),
+            // It is one that knows of none.
+            features: Vec::new(),
         };
         Task::of(async move {
             let ended = match connect(server, &credentials, hello, &link).await {
@@ -444,6 +446,8 @@ impl Node {
             Told::StatusAck(_) => {}
             Told::Job(job) => self.machine.take_job(&job, now),
             Told::ExecOpen(open) => self.exec(open).await,
+            // It never said that it does any.
+            Told::Errand(_) => {}
             Told::RenewCertificate(_) => {
                 let key = KeyPair::generate()?;
                 let csr = signing_request(&key)?;

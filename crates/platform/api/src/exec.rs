@@ -3,6 +3,8 @@
 //! Binary messages; the first byte says what one carries. Both ends use these
 //! names: `client` opens sessions, the server's gateway carries them.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// The most bytes of input or output in one message.
@@ -21,6 +23,10 @@ pub mod kind {
     pub const STDERR: u8 = 0x03;
     /// JSON: from the client see [`super::Control`], to it [`super::Word`].
     pub const CONTROL: u8 = 0x10;
+    /// From the command, to a client that came back: the place of the first
+    /// byte in all of the output, as eight bytes of which the first counts
+    /// most, and output that it has not said it had.
+    pub const REPLAY: u8 = 0x12;
     /// From the command: JSON, see [`super::Exit`]; the last message.
     pub const EXIT: u8 = 0x11;
 }
@@ -40,6 +46,12 @@ pub enum Control {
     Signal {
         /// Which.
         signal: Signal,
+    },
+    /// The output before this place arrived. Whoever came back to a session
+    /// says so first, and is then told the rest.
+    Ack {
+        /// How many bytes that are.
+        out_offset: u64,
     },
     /// There is no more input.
     Close,
@@ -66,7 +78,7 @@ pub mod close {
 
 /// What the server says beside output. A client leaves out what it does not
 /// know.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Word {
     /// The node runs the command.
@@ -76,8 +88,13 @@ pub enum Word {
         /// The command's number in the instance, where it is known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pid: Option<u32>,
+        /// What lets its client in again, once, within 30 seconds after the
+        /// connection broke; where the session was granted with `resume`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        resume_token: Option<String>,
     },
-    /// Something is about to happen: `ends_soon` a minute before the end.
+    /// Something is about to happen: `ends_soon` a minute before the end; or
+    /// did: `output_gap`, output is lost before what comes again.
     Warning {
         /// What.
         code: String,
@@ -89,6 +106,19 @@ pub enum Word {
         /// For people.
         text: String,
     },
+}
+
+/// Without what lets somebody in.
+impl fmt::Debug for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ready {
+                session_id, pid, ..
+            } => write!(f, "Ready({session_id}, {pid:?})"),
+            Self::Warning { code } => write!(f, "Warning({code})"),
+            Self::Error { code, .. } => write!(f, "Error({code})"),
+        }
+    }
 }
 
 /// The signals that a client may send.

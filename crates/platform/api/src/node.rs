@@ -33,6 +33,21 @@ pub const PROTOCOL: u32 = 1;
 /// The oldest minor version that a server still takes: the one before.
 pub const OLDEST_PROTOCOL: u32 = if PROTOCOL > 1 { PROTOCOL - 1 } else { 1 };
 
+/// What a node can do beside its minor version, as it says in its hello.
+pub mod feature {
+    /// It runs commands as the root of an instance.
+    pub const EXEC_ROOT: &str = "exec_root";
+    /// It does errands to instances: signals, and telling how one is.
+    pub const ERRANDS: &str = "errands";
+    /// It says when a command runs, and as which process.
+    pub const EXEC_STARTED: &str = "exec_started";
+
+    /// Everything that this program's node can do.
+    pub const ALL: &[&str] = &[ERRANDS, EXEC_ROOT, EXEC_STARTED];
+    /// The most that a server takes note of.
+    pub const MOST: usize = 64;
+}
+
 /// The largest message that a server takes from a node, in bytes.
 pub const MAX_FROM_NODE: usize = 1 << 20;
 

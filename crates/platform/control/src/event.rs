@@ -452,6 +452,11 @@ catalogue! {
         ? flap_count: u64,
         reported_at: Timestamp,
     }
+    InstanceSignalRequested = "instance.signal_requested" of "instance" {
+        signal: String,
+        node_id: NodeId,
+        ? boot_id: BootId,
+    }
     InstanceCollected = "instance.collected" of "instance" {}
     RouteCreated = "route.created" of "route" {
         ? hostname: String,
@@ -637,6 +642,8 @@ catalogue! {
         tty: bool,
         ? reason: String,
         ? token_id: TokenId,
+        ? as_root: bool,
+        ? resume: bool,
     }
     ExecSessionDenied = "exec_session.denied" of "exec_session" {
         reason: String,
@@ -646,6 +653,10 @@ catalogue! {
         max_seconds: u64,
     }
     ExecSessionConnected = "exec_session.connected" of "exec_session" {
+        node_id: NodeId,
+        ? pii_ref: String,
+    }
+    ExecSessionResumed = "exec_session.resumed" of "exec_session" {
         node_id: NodeId,
         ? pii_ref: String,
     }

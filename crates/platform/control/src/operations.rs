@@ -433,6 +433,10 @@ pub(crate) fn required(
         Operation::UpdateEnv if field("protected").is_some_and(|value| !value.is_null()) => {
             (first, vec!["env.protect"])
         }
+        // The root of an instance is not its workload's user.
+        Operation::CreateExec if field("as_root") == Some(&Value::Bool(true)) => {
+            (first, vec!["instance.exec_root"])
+        }
         // To take an address that is in use is for those who run the platform.
         Operation::DisableIpv4 if request.query.get("force").is_some_and(|is| is == "true") => {
             ("node.manage", Vec::new())
@@ -529,21 +533,30 @@ fn is_sensitive(capability: &str) -> bool {
 /// The record that logs were read.
 fn accessed(request: &Request, place: &Place) -> Option<Fact> {
     let env = place.owner.env?;
-    if request.operation != Operation::GetLogs {
+    let is_diagnosis = request.operation == Operation::DiagnoseInstance;
+    if request.operation != Operation::GetLogs && !is_diagnosis {
         return None;
     }
     let given = |name: &str| request.query.get(name);
     let time = |name: &str| given(name).and_then(|text| text.parse().ok());
-    let selectors: Map<String, Value> = ["process", "instance", "stream", "tail"]
+    let mut selectors: Map<String, Value> = ["process", "instance", "stream", "tail"]
         .into_iter()
         .filter_map(|name| Some((name.to_owned(), Value::from(given(name)?.clone()))))
         .collect();
+    if let Some(leaf) = place.leaf.as_ref().filter(|_| is_diagnosis) {
+        selectors.insert("instance".to_owned(), Value::from(leaf.clone()));
+    }
     let follows = given("follow").is_some_and(|is| is == "true");
     let body = LogsAccessed {
         selectors: Value::Object(selectors),
         since: time("since"),
         until: time("until"),
-        mode: if follows { "follow" } else { "query" }.to_owned(),
+        mode: match (is_diagnosis, follows) {
+            (true, _) => "diagnose",
+            (false, true) => "follow",
+            (false, false) => "query",
+        }
+        .to_owned(),
     };
     let fact = Fact::new(env, body.into()).of(&place.scope());
     Some(Fact {

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use fluffy_api::node::dial::Channel;
 use fluffy_api::node::join::signing_request;
-use fluffy_api::node::{PROTOCOL, v1};
+use fluffy_api::node::{PROTOCOL, feature, v1};
 use fluffy_planner::reason::FailureReason;
 use rcgen::KeyPair;
 use rustix::fs::{FlockOperation, flock};
@@ -528,6 +528,7 @@ impl Agent {
             }
             Says::Degraded(id, why) => self.degraded(&id, why),
             Says::Refused(refused) => self.say(Said::ExecRefused(refused)),
+            Says::Done(done) => self.say(Said::ErrandDone(*done)),
             Says::Gone(id) => {
                 self.instances.remove(&id);
                 self.collected.insert(id.clone());
@@ -688,6 +689,7 @@ impl Agent {
             Told::StatusAck(_) => {}
             Told::Job(job) => tracing::warn!(job = job.job_id, "this node keeps no volumes"),
             Told::ExecOpen(open) => self.exec(open).await,
+            Told::Errand(errand) => self.errand(errand),
             Told::RenewCertificate(_) => {
                 let made = KeyPair::generate().ok();
                 let request = made.and_then(|key| Some((signing_request(&key).ok()?, key)));
@@ -722,6 +724,20 @@ impl Agent {
         }));
     }
 
+    fn errand(&mut self, errand: v1::Errand) {
+        let errand_id = errand.errand_id.clone();
+        if let Some(actor) = self.instances.get(&errand.instance_id)
+            && actor.asks.try_send(Ask::Errand(errand)).is_ok()
+        {
+            return;
+        }
+        self.say(Said::ErrandDone(v1::ErrandDone {
+            errand_id,
+            refused: "instance_not_running".to_owned(),
+            diagnosis: None,
+        }));
+    }
+
     /// Dials, or says what is to be said.
     fn speak(&mut self) {
         match &self.link {
@@ -739,6 +755,7 @@ impl Agent {
             facts: None,
             capacity: Some(self.capacity()),
             plan: self.plan.as_ref().map(v1::NodePlan::position),
+            features: feature::ALL.iter().map(|one| (*one).to_owned()).collect(),
         };
         let task = session::open(
             self.dials,

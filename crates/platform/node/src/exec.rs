@@ -79,19 +79,26 @@ async fn session(
     };
     let mut input = input.into_inner();
     let seconds = open.max_seconds.clamp(1, LONGEST);
+    let tells = open.tell_started;
     let limit = Duration::from_secs(seconds.into());
     let end = match timeout(START, connection.exec(order(open))).await {
         Err(_) => not_started("it did not start in time"),
         Ok(Err(ExecError::Gone)) => not_started("the instance is gone"),
         Ok(Err(error)) => not_started(&error.to_string()),
-        Ok(Ok(exec)) => match timeout(limit, relay(exec, &output, &mut input)).await {
-            Ok(Some(end)) => end,
-            Ok(None) => return "client_disconnect",
-            Err(_) => End {
-                of: Of::Signal("KILL".to_owned()),
-                reason: "timeout",
-            },
-        },
+        Ok(Ok(exec)) => {
+            let started = v1::ExecStarted { pid: exec.pid };
+            if tells && say(&output, Frame::Started(started)).await.is_err() {
+                return "client_disconnect";
+            }
+            match timeout(limit, relay(exec, &output, &mut input)).await {
+                Ok(Some(end)) => end,
+                Ok(None) => return "client_disconnect",
+                Err(_) => End {
+                    of: Of::Signal("KILL".to_owned()),
+                    reason: "timeout",
+                },
+            }
+        }
     };
     let reason = end.reason;
     let exit = v1::ExecExit {
@@ -116,7 +123,7 @@ fn order(open: v1::ExecOpen) -> ExecOpen {
         rows: size(terminal.rows),
         env: open.env.into_iter().collect(),
         stdin: open.stdin,
-        as_root: false,
+        as_root: open.as_root,
     }
 }
 

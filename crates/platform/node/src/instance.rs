@@ -6,6 +6,7 @@
 //! task that fails is started again from what was written down.
 
 mod ending;
+mod errand;
 mod link;
 mod start;
 mod supervise;
@@ -87,6 +88,8 @@ pub(crate) enum Says {
     Degraded(String, String),
     /// A command is not run.
     Refused(v1::ExecRefused),
+    /// What came of an errand.
+    Done(Box<v1::ErrandDone>),
     /// Nothing of it is left.
     Gone(String),
 }
@@ -96,6 +99,8 @@ pub(crate) enum Says {
 pub(crate) enum Ask {
     /// Run a command.
     Exec(Box<v1::ExecOpen>, Channel),
+    /// Do something to it at once.
+    Errand(v1::Errand),
     /// End it without a word: the node ends, and the plan stays.
     Halt(oneshot::Sender<()>),
 }
@@ -453,6 +458,7 @@ impl Instance {
             }
             Some(ask) = asks.recv() => match ask {
                 Ask::Exec(open, channel) => self.exec(*open, channel).await,
+                Ask::Errand(errand) => self.errand(errand).await,
                 Ask::Halt(done) => {
                     self.halt().await;
                     let _ = done.send(());

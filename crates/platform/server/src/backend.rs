@@ -13,7 +13,7 @@ use std::time::Duration;
 use fluffy_api::Operation;
 use fluffy_api::operation::Bucket;
 use fluffy_api::types::{self, Projection, Projections};
-use fluffy_base::id::{EnvId, MemberId, SecretVersionId, TokenId};
+use fluffy_base::id::{EnvId, InstanceId, MemberId, SecretVersionId, TokenId};
 use fluffy_base::{Digest, Timestamp};
 use fluffy_control::access::{
     Audit, Notice as AccessNotice, Reads, caller_of_token, check_credential,
@@ -29,6 +29,7 @@ use tokio::task::spawn_blocking;
 
 use crate::aside::{AsideError, Claim, Draw, Kind};
 use crate::credential::CredentialKind;
+use crate::errand::{self, Errand, Errands, Sent};
 use crate::exec::Execs;
 use crate::fold::Position;
 use crate::hashes::Hashes;
@@ -67,6 +68,7 @@ pub struct Control {
     workshop: Workshop,
     hashes: Hashes,
     execs: Execs,
+    errands: Errands,
     logs: Arc<Logs>,
     /// The user of this machine that the platform belongs to, if it is local.
     owner: Option<u32>,
@@ -93,6 +95,7 @@ impl Control {
         let (execs, logs) = nodes;
         Self {
             hashes: Hashes::new(platform.aside().clone()),
+            errands: execs.errands(),
             platform,
             workshop,
             execs,
@@ -201,6 +204,71 @@ impl Control {
             Err(refusal) => wrote.outcome = Outcome::Refused(refusal),
         }
         wrote
+    }
+
+    /// Has the signal sent that a call is on record for.
+    async fn with_signal(&self, asked: &Asked, mut wrote: Wrote) -> Wrote {
+        let Outcome::Done { .. } = &wrote.outcome else {
+            return wrote;
+        };
+        if asked.operation != Operation::SignalInstance {
+            return wrote;
+        }
+        let signal = asked.body.as_ref().and_then(|body| body["signal"].as_str());
+        let errand = Errand::Signal(signal.unwrap_or_default().to_owned());
+        let sent = match self.errand_to(asked, errand) {
+            Some(sent) => self.errands.run(&sent).await.of_signal(),
+            None => Err(mistaken()),
+        };
+        if let Err(refusal) = sent {
+            wrote.outcome = Outcome::Refused(refusal);
+        }
+        wrote
+    }
+
+    /// An errand to the instance that a call names.
+    fn errand_to(&self, asked: &Asked, errand: Errand) -> Option<Sent> {
+        let id: InstanceId = asked.path.last()?.parse().ok()?;
+        let node = self.look(|state| Some(state.runtime.plan.instances.get(&id)?.node))?;
+        Some(Sent {
+            node,
+            instance: id.to_string(),
+            errand,
+        })
+    }
+
+    /// All that is known of an instance that somebody may see.
+    async fn diagnosed(&self, asked: &Asked, instance: Value) -> Result<Value, Refusal> {
+        let sent = self.errand_to(asked, Errand::Diagnose);
+        let sent = sent.ok_or_else(mistaken)?;
+        let (ledger, id) = (self.platform.ledger().clone(), sent.instance.clone());
+        let changes = spawn_blocking(move || errand::transitions(&ledger, &id));
+        // What the first process of a guest says is what the platform says.
+        let mut lines = asked.clone();
+        let hours = self.now().as_micros().saturating_sub(72 * HOUR_IN_MICROS);
+        lines.query = BTreeMap::from([
+            ("instance".to_owned(), sent.instance.clone()),
+            ("stream".to_owned(), "platform".to_owned()),
+            ("tail".to_owned(), errand::INIT_LINES.to_owned()),
+            (
+                "since".to_owned(),
+                Timestamp::from_micros(hours).to_string(),
+            ),
+        ]);
+        let mut who = Follower::default();
+        let (changes, lines, done) = tokio::join!(
+            changes,
+            self.lines(&lines, &mut who),
+            self.errands.run(&sent)
+        );
+        let Ok(Ok(changes)) = changes else {
+            return Err(unavailable("the ledger can't be read"));
+        };
+        let mut lines = lines?;
+        lines.sort_by_key(|it| it.line.at);
+        let lines = lines.into_iter().map(|it| it.line).collect();
+        let shown = errand::diagnosis(instance, changes, lines, done);
+        Ok(json!(shown.ok_or_else(mistaken)?))
     }
 
     /// The env whose secrets a call may destroy, and the versions it has now.
@@ -650,6 +718,7 @@ impl Backend for Control {
                     self.destroy(secrets).await;
                 }
                 let wrote = self.with_work(&asked, wrote).await;
+                let wrote = self.with_signal(&asked, wrote).await;
                 return Ok(self.with_email(&asked, wrote, before).await);
             }
         }
@@ -712,6 +781,7 @@ impl Backend for Control {
             (_, Value::Null) => self.outside(&asked).await,
             (Operation::ListMembers, list) => Ok(self.with_emails(list).await),
             (Operation::GetKeys, keys) => Ok(self.with_key_files(keys)),
+            (Operation::DiagnoseInstance, instance) => self.diagnosed(&asked, instance).await,
             (Operation::GetQuotas, quotas) => Ok(self.with_log_bytes(quotas)),
             (_, value) => Ok(value),
         }
@@ -761,6 +831,11 @@ impl Backend for Control {
     async fn lines_for(&self, ticket: &str) -> Option<io::Result<Told>> {
         let wanted = self.execs.peers()?.admit(ticket, self.now())?;
         Some(self.lines_here(&wanted).await)
+    }
+
+    async fn errand_for(&self, ticket: &str) -> Option<Value> {
+        let sent = self.errands.admit(ticket)?;
+        Some(json!(self.errands.run_here(&sent).await))
     }
 
     async fn recall(&self, key: &str) -> Result<Option<Stored>, Refusal> {

@@ -30,6 +30,8 @@ pub enum CredentialKind {
     Invite,
     /// Opens one exec session, once.
     Exec,
+    /// Lets the client of an exec session in again, once.
+    Resume,
     /// Lets one machine become a node, once; its text has a form of its own.
     Enrolment,
 }
@@ -43,6 +45,7 @@ impl CredentialKind {
         Self::Client,
         Self::Invite,
         Self::Exec,
+        Self::Resume,
     ];
 
     /// What its texts start with.
@@ -55,6 +58,7 @@ impl CredentialKind {
             Self::Client => "flf_cs_",
             Self::Invite => "flf_inv_",
             Self::Exec => "flf_ex_",
+            Self::Resume => "flf_er_",
             Self::Enrolment => "enroll_",
         }
     }

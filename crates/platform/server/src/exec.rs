@@ -5,11 +5,13 @@
 //! of two that show it at once the ledger lets one in. What is run is kept
 //! sealed, because a command may hold what no event should.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fluffy_api::node::v1;
 use fluffy_api::types::CreateExec;
+use fluffy_base::Digest;
 use fluffy_base::id::{ExecSessionId, NodeId};
 use fluffy_control::access::Notice as AccessNotice;
 use fluffy_control::runtime::Notice as RuntimeNotice;
@@ -17,14 +19,15 @@ use fluffy_control::runtime::notice::may_go_on;
 use fluffy_control::{Notice, Outcome, Refusal, State};
 use fluffy_planner::lifecycle::ExecState;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::aside::Kind;
 use crate::credential::CredentialKind;
-use crate::gateway::{Ended, Terms};
+use crate::errand::Errands;
+use crate::gateway::{Ended, Pass, Rejoin, Terms};
 use crate::hashes::Hashes;
-use crate::http::{OpenExec, OpenedExec, Opening};
+use crate::http::{ClientLine, OpenExec, OpenedExec, Opening};
 use crate::machine::Reply;
 use crate::material::unsealed;
 use crate::node::{Carried, ExecError, ExecLink, NodeServer};
@@ -55,6 +58,17 @@ pub struct Execs {
     personal: Personal,
     nodes: NodeServer,
     peers: Option<Peers>,
+    /// Sessions that are carried here whose clients may come back.
+    lasting: Arc<Mutex<HashMap<ExecSessionId, Lasting>>>,
+}
+
+/// A session whose client may come back.
+#[derive(Debug, Clone)]
+struct Lasting {
+    /// What lets it in.
+    pass: Arc<Pass>,
+    /// Where it then goes on.
+    clients: mpsc::Sender<ClientLine>,
 }
 
 /// What a session is to run.
@@ -97,6 +111,7 @@ impl Execs {
             safe,
             nodes,
             peers: None,
+            lasting: Arc::default(),
         }
     }
 
@@ -105,6 +120,15 @@ impl Execs {
     pub fn beside(mut self, peers: Peers) -> Self {
         self.peers = Some(peers);
         self
+    }
+
+    /// Who has the same nodes do other things.
+    pub(crate) fn errands(&self) -> Errands {
+        Errands::new(
+            self.platform.clone(),
+            self.nodes.clone(),
+            self.peers.clone(),
+        )
     }
 
     /// The replicas beside this one, if there can be any.
@@ -118,6 +142,9 @@ impl Execs {
     /// The token is not good for it, or the command can't be run. Nothing has
     /// reached the node in the first case.
     pub async fn open(&self, asked: &OpenExec) -> Result<Opening, Refusal> {
+        if let Some(hash) = asked.resume {
+            return self.open_again(asked, hash).await;
+        }
         let pii_ref = self.personal.keep_source(&asked.source).await;
         let Some(id) = self.proven(asked).await? else {
             self.refused(asked, pii_ref).await;
@@ -148,19 +175,91 @@ impl Execs {
         match self.start(id).await {
             Ok((link, terms)) => {
                 let (revoke, revoked) = watch::channel(false);
+                let rejoin = self.may_resume(id).then(|| self.let_last(id));
                 tokio::spawn(self.clone().attend((id, carried), revoke, result));
-                Ok(Opening::Here(OpenedExec {
+                Ok(Opening::Here(Box::new(OpenedExec {
                     link,
                     terms,
                     revoked,
+                    rejoin,
                     ended,
-                }))
+                })))
             }
             Err(refusal) => {
                 self.end(id, &failed()).await;
                 Err(refusal)
             }
         }
+    }
+
+    /// Lets the client of a session in again whose connection broke.
+    async fn open_again(&self, asked: &OpenExec, hash: Digest) -> Result<Opening, Refusal> {
+        let pii_ref = self.personal.keep_source(&asked.source).await;
+        let id: Option<ExecSessionId> = asked.session.parse().ok();
+        let lasting = id.and_then(|id| Some((id, self.lasting().get(&id)?.clone())));
+        let Some((id, lasting)) = lasting else {
+            // Only the replica that carries it can tell.
+            if let Some(peer) = self.carried_elsewhere(id).await? {
+                return Ok(Opening::Elsewhere(peer));
+            }
+            self.refused(asked, pii_ref).await;
+            return Err(invalid());
+        };
+        if !lasting.pass.redeem(hash) {
+            self.refused(asked, pii_ref).await;
+            return Err(invalid());
+        }
+        let resumed = RuntimeNotice::ExecResumed {
+            session: id,
+            pii_ref: pii_ref.clone(),
+        };
+        let resumed = Notice::Runtime(resumed);
+        let answer = self.platform.notice(PART, None, resumed).await;
+        let answer = answer.map_err(|error| unavailable(&error.to_string()))?;
+        match answer.reply {
+            Reply::Wrote(Outcome::Done { .. }) => Ok(Opening::Again(lasting.clients)),
+            _ => {
+                self.refused(asked, pii_ref).await;
+                Err(invalid())
+            }
+        }
+    }
+
+    /// The replica that a session's node is connected to, if it is another and
+    /// the session goes on.
+    async fn carried_elsewhere(&self, id: Option<ExecSessionId>) -> Result<Option<Peer>, Refusal> {
+        let Some(id) = id.filter(|id| self.may_resume(*id) && self.is_connected(*id)) else {
+            return Ok(None);
+        };
+        self.elsewhere(id).await
+    }
+
+    fn may_resume(&self, id: ExecSessionId) -> bool {
+        let states = self.platform.sequencer();
+        states.read(|state| {
+            let session = state.runtime.execs.get(&id);
+            session.is_some_and(|session| session.resume)
+        })
+    }
+
+    /// From now on the client of a session may come back to it.
+    fn let_last(&self, id: ExecSessionId) -> Rejoin<ClientLine> {
+        // Whoever was let in is taken before the next can be.
+        let (clients, came) = mpsc::channel(1);
+        let pass = Arc::new(Pass::default());
+        let lasting = Lasting {
+            pass: Arc::clone(&pass),
+            clients,
+        };
+        self.lasting().insert(id, lasting);
+        Rejoin {
+            pass,
+            clients: came,
+        }
+    }
+
+    fn lasting(&self) -> MutexGuard<'_, HashMap<ExecSessionId, Lasting>> {
+        self.lasting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The session, if the token is its own.
@@ -224,6 +323,10 @@ impl Execs {
         let order = self.order(&id.to_string()).await?;
         let known = self.platform.sequencer().read(|state| place_of(state, id));
         let (node, instance, longest) = known.ok_or_else(invalid)?;
+        let as_root = self.platform.sequencer().read(|state| {
+            let session = state.runtime.execs.get(&id);
+            session.is_some_and(|session| session.as_root)
+        });
         let terms = Terms {
             session: id.to_string(),
             longest: Duration::from_secs(longest),
@@ -240,6 +343,9 @@ impl Execs {
                 rows: rows.into(),
             }),
             max_seconds: u32::try_from(longest).unwrap_or(u32::MAX),
+            as_root,
+            // Whoever opens it knows what the node can.
+            tell_started: false,
         };
         let link = self
             .nodes
@@ -253,6 +359,11 @@ impl Execs {
                     let why = format!("the node does not run it: {code}");
                     Refusal::new("instance_not_running", why, "choose another instance")
                 }
+                ExecError::Unsupported { .. } => Refusal::new(
+                    "not_supported",
+                    "the instance's node runs an older fluffy, which can't do that",
+                    "bring the node up to date, or leave out what it can't do",
+                ),
                 ExecError::TimedOut { .. } => unavailable("the node did not start it in time"),
             })?;
         Ok((link, terms))
@@ -281,6 +392,7 @@ impl Execs {
                 break result.await.unwrap_or_else(|_| failed());
             }
         };
+        self.lasting().remove(&id);
         self.end(id, &ended).await;
     }
 

@@ -3,8 +3,12 @@
 //! Who may open one was decided before. Every piece is bounded and passed on
 //! before the next is read, so a slow end slows the other. Whoever loses its
 //! client is told to go: HUP at once, TERM after 5 s, KILL after 30 s. What is
-//! said is counted and never kept.
+//! said is counted and never kept, but for the last of the output of a session
+//! whose client may come back: that waits 30 s for it (`rejoin`).
 
+mod rejoin;
+
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -30,6 +34,8 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig
 use v1::exec_from_node::Frame;
 use v1::exec_to_node::Frame as ToNode;
 
+use self::rejoin::Ring;
+pub use self::rejoin::{Pass, Rejoin, WAITS};
 use crate::node::ExecLink;
 
 /// How often a silent client is asked whether it is there …
@@ -50,6 +56,9 @@ const CUT: Duration = Duration::from_secs(1);
 const STUCK: Duration = Duration::from_secs(1);
 /// How long a killed command may take to be gone.
 const GONE_AFTER: Duration = Duration::from_secs(5);
+
+/// How long a client that came back has to say how far it is.
+const TELLS: Duration = Duration::from_secs(10);
 
 /// How long before its end a client hears of it.
 const WARNING: Duration = Duration::from_secs(60);
@@ -173,7 +182,8 @@ fn accept(key: &[u8]) -> String {
     STANDARD.encode(context.finish().as_ref())
 }
 
-/// Carries a session until one of its ends is gone.
+/// Carries a session until one of its ends is gone; one with a `rejoin` waits
+/// a while for its client to come back.
 ///
 /// `revoked` ends it when it becomes true or its sender goes.
 pub async fn carry<S>(
@@ -181,69 +191,287 @@ pub async fn carry<S>(
     mut link: ExecLink,
     terms: Terms,
     mut revoked: watch::Receiver<bool>,
+    mut rejoin: Option<Rejoin<S>>,
 ) -> Ended
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let config = WebSocketConfig::default()
-        .max_message_size(Some(MAX_EXEC_FRAME + 1))
-        .max_frame_size(Some(MAX_EXEC_FRAME + 1))
-        .max_write_buffer_size(4 * MAX_EXEC_FRAME)
-        .write_buffer_size(0);
-    let socket = WebSocketStream::from_raw_socket(stream, Role::Server, Some(config)).await;
-    let (mut sink, mut source) = socket.split();
-    let counts = Counts::default();
-    let end = {
-        let down = down(&mut sink, &mut link.from_node, &terms, &counts);
-        let up = up(&mut source, &link.to_node, &counts);
-        tokio::select! {
-            end = down => end,
-            end = up => end,
-            _ = revoked.wait_for(|revoked| *revoked) => End::Cut("operator_revoked"),
-            () = tokio::time::sleep(terms.longest) => End::Cut("timeout"),
-            () = counts.idle(), if terms.tty => End::Cut("timeout"),
+    let traffic = Traffic {
+        counts: Counts::default(),
+        ring: rejoin.is_some().then(Ring::default),
+    };
+    let pass = rejoin.as_ref().map(|rejoin| Arc::clone(&rejoin.pass));
+    let mut course = Course::new(&terms, &link, pass);
+    let mut stream = stream;
+    let (exit_code, reason) = loop {
+        let mut visit = Visit {
+            link: &mut link,
+            course: &mut course,
+            traffic: &traffic,
+            revoked: &mut revoked,
+        };
+        match visit.carry(stream, &mut rejoin).await {
+            Left::Over(exit_code, reason) => break (exit_code, reason),
+            Left::Replaced(newer) => stream = newer,
+            Left::Lost => match wait(visit, &mut rejoin).await {
+                Waited::Back(newer) => stream = newer,
+                Waited::Cut(reason) => break (kill(&mut link, &traffic.counts).await, reason),
+                Waited::Alone => match course.exit.take() {
+                    Some(exit) => break (exit.exit_code, known(&exit.reason)),
+                    None => {
+                        let code = farewell(&mut link, &traffic.counts).await;
+                        break (code, "client_disconnect");
+                    }
+                },
+            },
         }
     };
-    let patience = match end {
-        End::Cut(_) => CUT,
-        _ => FAREWELL,
-    };
-    let (exit_code, reason) = match end {
-        End::Exited(exit) => (exit.exit_code, known(&exit.reason)),
-        End::Lost => (farewell(&mut link, &counts).await, "client_disconnect"),
-        End::Violated(why) => {
-            let word = Word::Error {
-                code: "protocol".to_owned(),
-                text: why.to_owned(),
-            };
-            let _ = timeout(PING, sink.send(said(&word))).await;
-            hang_up(&mut sink, CloseCode::Policy, why).await;
-            (farewell(&mut link, &counts).await, "client_disconnect")
-        }
-        End::Cut(reason) => {
-            let code = kill(&mut link, &counts).await;
-            let exit = Exit {
-                exit_code: None,
-                signal: Some("KILL".to_owned()),
-                not_started: None,
-                reason: reason.to_owned(),
-            };
-            tell_exit(&mut sink, &exit).await;
-            (code, reason)
-        }
-    };
-    // Whoever hangs up while the other still speaks may take back what it said
-    // last, and that was how the command ended.
-    let _ = timeout(patience, async {
-        while let Some(Ok(_)) = source.next().await {}
-    })
-    .await;
     Ended {
         exit_code,
         reason,
-        bytes_in: counts.into.load(Ordering::Relaxed),
-        bytes_out: counts.out.load(Ordering::Relaxed),
+        bytes_in: traffic.counts.into.load(Ordering::Relaxed),
+        bytes_out: traffic.counts.out.load(Ordering::Relaxed),
     }
+}
+
+/// What both directions of a session share.
+#[derive(Debug)]
+struct Traffic {
+    counts: Counts,
+    /// What the client has not had yet, where it may come back.
+    ring: Option<Ring>,
+}
+
+impl Traffic {
+    /// Takes note of output.
+    fn takes(&self, bytes: &[u8]) {
+        let out = &self.counts.out;
+        out.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        if let Some(ring) = &self.ring {
+            ring.push(bytes);
+        }
+    }
+}
+
+/// Where a session is, whoever is connected.
+struct Course<'a> {
+    terms: &'a Terms,
+    pass: Option<Arc<Pass>>,
+    /// When its time is over, and until then when its client hears of that.
+    ends: Instant,
+    warning: Option<Instant>,
+    /// Whether it is for the node to say that the command runs.
+    is_silent: bool,
+    pid: Option<u32>,
+    /// Whether somebody was connected before.
+    is_begun: bool,
+    /// How the command ended, as long as nobody heard of it.
+    exit: Option<Exit>,
+}
+
+impl<'a> Course<'a> {
+    fn new(terms: &'a Terms, link: &ExecLink, pass: Option<Arc<Pass>>) -> Self {
+        let warning = terms.longest.checked_sub(WARNING);
+        let warning = warning.filter(|after| !after.is_zero());
+        let now = Instant::now();
+        Self {
+            terms,
+            pass,
+            ends: now + terms.longest,
+            warning: warning.map(|after| now + after),
+            is_silent: link.tells_started,
+            pid: None,
+            is_begun: false,
+            exit: None,
+        }
+    }
+
+    /// That the command runs, with what lets its client in again.
+    fn ready(&self) -> Message {
+        let token = self.pass.as_ref().and_then(|pass| pass.issue());
+        said(&Word::Ready {
+            session_id: self.terms.session.clone(),
+            pid: self.pid,
+            resume_token: token.map(|token| token.expose().clone()),
+        })
+    }
+}
+
+/// One connection of a session's client.
+struct Visit<'a, 'b> {
+    link: &'a mut ExecLink,
+    course: &'a mut Course<'b>,
+    traffic: &'a Traffic,
+    revoked: &'a mut watch::Receiver<bool>,
+}
+
+/// What became of a connection.
+enum Left<S> {
+    /// The session is over: with which code, and why.
+    Over(Option<i32>, &'static str),
+    /// The client is gone, and may not have meant it.
+    Lost,
+    /// It came by another way.
+    Replaced(S),
+}
+
+/// What became of a session without a client.
+enum Waited<S> {
+    /// It came back.
+    Back(S),
+    /// It did not, in time.
+    Alone,
+    /// Somebody else ended it, or its time is up.
+    Cut(&'static str),
+}
+
+impl Visit<'_, '_> {
+    /// Carries the session for as long as this connection lives.
+    async fn carry<S>(&mut self, stream: S, rejoin: &mut Option<Rejoin<S>>) -> Left<S>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let config = WebSocketConfig::default()
+            .max_message_size(Some(MAX_EXEC_FRAME + 1))
+            .max_frame_size(Some(MAX_EXEC_FRAME + 1))
+            .max_write_buffer_size(4 * MAX_EXEC_FRAME)
+            .write_buffer_size(0);
+        let socket = WebSocketStream::from_raw_socket(stream, Role::Server, Some(config)).await;
+        let (mut sink, mut source) = socket.split();
+        let traffic = self.traffic;
+        if let Some(ring) = &traffic.ring {
+            ring.begin();
+        }
+        let (ends, tty) = (self.course.ends, self.course.terms.tty);
+        let end = {
+            let down = down(&mut sink, &mut self.link.from_node, self.course, traffic);
+            let up = up(&mut source, &self.link.to_node, traffic);
+            tokio::select! {
+                end = down => end,
+                end = up => end,
+                _ = self.revoked.wait_for(|revoked| *revoked) => End::Cut("operator_revoked"),
+                () = tokio::time::sleep_until(ends) => End::Cut("timeout"),
+                () = traffic.counts.idle(), if tty => End::Cut("timeout"),
+                newer = newer(rejoin) => return Left::Replaced(newer),
+            }
+        };
+        let patience = match end {
+            End::Cut(_) => CUT,
+            _ => FAREWELL,
+        };
+        let link = &mut *self.link;
+        if !matches!(end, End::Lost | End::Exited(_))
+            && let Some(rejoin) = rejoin
+        {
+            rejoin.pass.void();
+        }
+        let (exit_code, reason) = match end {
+            End::Lost if rejoin.is_some() => return Left::Lost,
+            End::Exited(exit) => {
+                let told = said_goodbye(&mut source, patience).await;
+                if !told && rejoin.is_some() {
+                    // It may have gone before it heard.
+                    self.course.exit = Some(exit);
+                    return Left::Lost;
+                }
+                return Left::Over(exit.exit_code, known(&exit.reason));
+            }
+            End::Lost | End::Left => {
+                let code = farewell(link, &traffic.counts).await;
+                (code, "client_disconnect")
+            }
+            End::Violated(why) => {
+                let word = Word::Error {
+                    code: "protocol".to_owned(),
+                    text: why.to_owned(),
+                };
+                let _ = timeout(PING, sink.send(said(&word))).await;
+                hang_up(&mut sink, CloseCode::Policy, why).await;
+                (farewell(link, &traffic.counts).await, "client_disconnect")
+            }
+            End::Cut(reason) => {
+                let code = kill(link, &traffic.counts).await;
+                let exit = Exit {
+                    exit_code: None,
+                    signal: Some("KILL".to_owned()),
+                    not_started: None,
+                    reason: reason.to_owned(),
+                };
+                tell_exit(&mut sink, &exit).await;
+                (code, reason)
+            }
+        };
+        said_goodbye(&mut source, patience).await;
+        Left::Over(exit_code, reason)
+    }
+
+    /// Waits without a client, and holds what the command says: as with one
+    /// that reads slowly, it waits when that is too much.
+    async fn alone<S>(&mut self, rejoin: &mut Rejoin<S>) -> Waited<S> {
+        let until = Instant::now() + WAITS;
+        loop {
+            let ring = self.traffic.ring.as_ref();
+            let has_room = ring.is_some_and(Ring::has_room) && self.course.exit.is_none();
+            let frame = tokio::select! {
+                Some(newer) = rejoin.clients.recv() => return Waited::Back(newer),
+                frame = self.link.from_node.recv(), if has_room => frame,
+                _ = self.revoked.wait_for(|revoked| *revoked) => {
+                    return Waited::Cut("operator_revoked");
+                }
+                () = tokio::time::sleep_until(self.course.ends) => return Waited::Cut("timeout"),
+                () = tokio::time::sleep_until(until) => return Waited::Alone,
+            };
+            match frame {
+                Some(Frame::Stdout(bytes) | Frame::Stderr(bytes)) => self.traffic.takes(&bytes),
+                Some(Frame::Started(started)) => {
+                    self.course.is_silent = false;
+                    self.course.pid = Some(started.pid);
+                }
+                Some(Frame::Attach(_)) => {}
+                Some(Frame::Exit(exit)) => self.course.exit = Some(exit_of(exit)),
+                None => self.course.exit = Some(gone()),
+            }
+        }
+    }
+}
+
+/// Waits for a client to come back, where it may.
+async fn wait<S>(mut visit: Visit<'_, '_>, rejoin: &mut Option<Rejoin<S>>) -> Waited<S> {
+    let Some(rejoin) = rejoin else {
+        return Waited::Alone;
+    };
+    let waited = visit.alone(rejoin).await;
+    if !matches!(waited, Waited::Back(_)) {
+        rejoin.pass.void();
+    }
+    waited
+}
+
+/// The next connection of a client that was let in again; never, where none is.
+async fn newer<S>(rejoin: &mut Option<Rejoin<S>>) -> S {
+    if let Some(rejoin) = rejoin
+        && let Some(newer) = rejoin.clients.recv().await
+    {
+        return newer;
+    }
+    std::future::pending().await
+}
+
+/// Whoever hangs up while the other still speaks may take back what it said
+/// last, and that was how the command ended. Whether the client said good-bye
+/// too, or is still there.
+async fn said_goodbye<S>(source: &mut SplitStream<WebSocketStream<S>>, patience: Duration) -> bool
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let listened = timeout(patience, async {
+        let mut told = false;
+        while let Some(Ok(message)) = source.next().await {
+            told |= matches!(message, Message::Close(_));
+        }
+        told
+    });
+    listened.await.unwrap_or(true)
 }
 
 /// How much went each way.
@@ -299,6 +527,8 @@ enum End {
     Exited(Exit),
     /// The client is gone.
     Lost,
+    /// The client said that it goes.
+    Left,
     /// The client said what it must not.
     Violated(&'static str),
     /// Somebody else ended it, or its time is up.
@@ -309,7 +539,7 @@ enum End {
 async fn up<S>(
     source: &mut SplitStream<WebSocketStream<S>>,
     to_node: &mpsc::Sender<v1::ExecToNode>,
-    counts: &Counts,
+    traffic: &Traffic,
 ) -> End
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -326,6 +556,7 @@ where
         let bytes = match message {
             Message::Binary(bytes) => bytes,
             Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => continue,
+            Message::Close(Some(frame)) if frame.code == CloseCode::Normal => return End::Left,
             Message::Close(_) => return End::Lost,
             Message::Text(_) => return End::Violated("messages are binary"),
         };
@@ -333,11 +564,18 @@ where
             // Nothing more comes, where that has an end: not at a terminal.
             Some((&kind::STDIN, [])) => ToNode::StdinEnd(v1::StdinEnd {}),
             Some((&kind::STDIN, input)) => {
-                counts.into.fetch_add(input.len() as u64, Ordering::Relaxed);
+                let into = &traffic.counts.into;
+                into.fetch_add(input.len() as u64, Ordering::Relaxed);
                 ToNode::Stdin(input.to_vec())
             }
             Some((&kind::CONTROL, text)) => match control(text) {
-                Some(frame) => frame,
+                Some(Meant::Frame(frame)) => frame,
+                Some(Meant::Had(place)) => match &traffic.ring {
+                    Some(ring) if !ring.ack(place) => {
+                        return End::Violated("a place in the output that there is not");
+                    }
+                    _ => continue,
+                },
                 None => return End::Violated("unknown control message"),
             },
             _ => return End::Violated("unknown type of message"),
@@ -346,19 +584,34 @@ where
             resizes.pace().await;
         }
         let frame = Some(frame);
+        if let Some(ring) = &traffic.ring {
+            ring.deafen(true);
+        }
         if to_node.send(v1::ExecToNode { frame }).await.is_err() {
             // The node's side tells how it ended.
             return std::future::pending().await;
         }
+        if let Some(ring) = &traffic.ring {
+            ring.deafen(false);
+        }
     }
 }
 
-fn control(text: &[u8]) -> Option<ToNode> {
+/// What a client means by a control message.
+enum Meant {
+    /// Something for the command.
+    Frame(ToNode),
+    /// It has the output before this place.
+    Had(u64),
+}
+
+fn control(text: &[u8]) -> Option<Meant> {
     if text.len() > MAX_CONTROL {
         return None;
     }
     let fits = |size: u16| (1..=MAX_SIZE).contains(&size);
-    Some(match serde_json::from_slice(text).ok()? {
+    Some(Meant::Frame(match serde_json::from_slice(text).ok()? {
+        Control::Ack { out_offset } => return Some(Meant::Had(out_offset)),
         Control::Resize { cols, rows } if fits(cols) && fits(rows) => {
             ToNode::Resize(v1::Terminal {
                 cols: cols.into(),
@@ -368,51 +621,96 @@ fn control(text: &[u8]) -> Option<ToNode> {
         Control::Resize { .. } => return None,
         Control::Signal { signal } => ToNode::Signal(signal.as_str().to_owned()),
         Control::Close => ToNode::StdinEnd(v1::StdinEnd {}),
-    })
+    }))
 }
 
 /// From the node to the client.
 async fn down<S>(
     sink: &mut SplitSink<WebSocketStream<S>, Message>,
     from_node: &mut mpsc::Receiver<Frame>,
-    terms: &Terms,
-    counts: &Counts,
+    course: &mut Course<'_>,
+    traffic: &Traffic,
 ) -> End
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let ready = Word::Ready {
-        session_id: terms.session.clone(),
-        pid: None,
-    };
-    if sink.send(said(&ready)).await.is_err() {
+    if !course.is_silent && sink.send(course.ready()).await.is_err() {
         return End::Lost;
     }
-    let warning = terms.longest.checked_sub(WARNING);
-    let warning = warning.filter(|after| !after.is_zero());
-    let mut warning = warning.map(|after| Instant::now() + after);
+    if std::mem::replace(&mut course.is_begun, true)
+        && let Some(ring) = &traffic.ring
+        && again(sink, ring).await.is_err()
+    {
+        return End::Lost;
+    }
+    if let Some(exit) = course.exit.take() {
+        return exited(sink, exit).await;
+    }
     let mut pings = interval(PING);
     pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let message = tokio::select! {
-            frame = from_node.recv() => match frame {
-                Some(Frame::Stdout(bytes)) => output(kind::STDOUT, &bytes, counts),
-                Some(Frame::Stderr(bytes)) => output(kind::STDERR, &bytes, counts),
-                Some(Frame::Attach(_)) => continue,
+            frame = next_frame(from_node, traffic) => match frame {
+                Some(Frame::Stdout(bytes)) => output(kind::STDOUT, &bytes, traffic),
+                Some(Frame::Stderr(bytes)) => output(kind::STDERR, &bytes, traffic),
+                Some(Frame::Started(started)) if course.is_silent => {
+                    course.is_silent = false;
+                    course.pid = Some(started.pid);
+                    course.ready()
+                }
+                Some(Frame::Attach(_) | Frame::Started(_)) => continue,
                 Some(Frame::Exit(exit)) => return exited(sink, exit_of(exit)).await,
                 None => return exited(sink, gone()).await,
             },
             _ = pings.tick() => Message::Ping(Vec::new().into()),
-            () = reached(warning) => {
-                warning = None;
-                let code = "ends_soon".to_owned();
-                said(&Word::Warning { code })
+            () = reached(course.warning) => {
+                course.warning = None;
+                warning("ends_soon")
             }
         };
         if sink.send(message).await.is_err() {
             return End::Lost;
         }
     }
+}
+
+/// What comes next from the node, once it may.
+async fn next_frame(from_node: &mut mpsc::Receiver<Frame>, traffic: &Traffic) -> Option<Frame> {
+    if let Some(ring) = &traffic.ring {
+        ring.room().await;
+    }
+    from_node.recv().await
+}
+
+/// Says again what a client that came back has not had, from where it says
+/// that it is.
+async fn again<S>(
+    sink: &mut SplitSink<WebSocketStream<S>, Message>,
+    ring: &Ring,
+) -> Result<(), tokio_tungstenite::tungstenite::Error>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    // One that does not say it has what it said before.
+    let place = timeout(TELLS, ring.client()).await;
+    let mut place = place.unwrap_or_else(|_| ring.start());
+    if place < ring.start() {
+        sink.send(warning("output_gap")).await?;
+    }
+    while let Some((at, bytes)) = ring.piece(place, MAX_EXEC_FRAME - 8) {
+        place = at + bytes.len() as u64;
+        let mut message = Vec::with_capacity(bytes.len() + 9);
+        message.push(kind::REPLAY);
+        message.extend_from_slice(&at.to_be_bytes());
+        message.extend_from_slice(&bytes);
+        sink.send(Message::Binary(message.into())).await?;
+    }
+    Ok(())
+}
+
+fn warning(code: &str) -> Message {
+    let code = code.to_owned();
+    said(&Word::Warning { code })
 }
 
 /// Waits for a moment, if there is one.
@@ -431,8 +729,8 @@ fn said(word: &Word) -> Message {
     Message::Binary(message.into())
 }
 
-fn output(kind: u8, bytes: &[u8], counts: &Counts) -> Message {
-    counts.out.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+fn output(kind: u8, bytes: &[u8], traffic: &Traffic) -> Message {
+    traffic.takes(bytes);
     let mut message = Vec::with_capacity(bytes.len() + 1);
     message.push(kind);
     message.extend_from_slice(bytes);
@@ -566,7 +864,7 @@ async fn signal_and_wait(
             Some(Frame::Stdout(bytes) | Frame::Stderr(bytes)) => {
                 counts.out.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             }
-            Some(Frame::Attach(_)) => {}
+            Some(Frame::Attach(_) | Frame::Started(_)) => {}
             Some(Frame::Exit(exit)) => return Some(exit_of(exit).exit_code),
             None => return Some(None),
         }

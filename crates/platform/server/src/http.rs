@@ -20,8 +20,8 @@ mod service;
 mod stream;
 
 pub use backend::{
-    Asked, Backend, Earlier, Health, Identity, OpenExec, OpenedExec, Opening, Printed, Stored,
-    Wrote,
+    Asked, Backend, ClientLine, Earlier, Health, Identity, OpenExec, OpenedExec, Opening, Printed,
+    Stored, Wrote,
 };
 pub use body::AnswerBody;
 pub use listen::{Door, Listener, Tls};

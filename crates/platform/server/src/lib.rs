@@ -14,6 +14,7 @@ mod certificate;
 pub mod credential;
 pub mod dns;
 pub mod doors;
+mod errand;
 pub mod exec;
 pub mod fold;
 pub mod gateway;

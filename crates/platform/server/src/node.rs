@@ -4,7 +4,7 @@
 //! it; decides nothing: that is the [`Desk`]'s. Start with [`NodeDoor`], which a
 //! server opens, and [`NodeServer`], which serves connections; `enrol` makes a
 //! machine a node, `session` is what a node and the server say all day, `exec`
-//! carries the bytes of exec sessions, `blob` those of images, `registry` says how
+//! carries the bytes of exec sessions, `errand` what is done at once, `blob` those of images, `registry` says how
 //! others are reached,
 //! `control` is the desk of the platform and `plan` what nodes are told.
 
@@ -16,6 +16,7 @@ mod desk;
 pub(crate) mod door;
 mod edge;
 mod enrol;
+mod errand;
 mod exec;
 mod plan;
 mod reach;
@@ -32,5 +33,6 @@ pub use desk::{
     Desk, DeskError, Enrolment, Opened, Orders, Place, RefusedEnrolment, Standing, Token,
 };
 pub use door::{NodeDoor, OpenNodeDoorError};
+pub use errand::ErrandError;
 pub use exec::{Carried, ExecError, ExecLink};
 pub use service::{NodeServer, NodeServerError};

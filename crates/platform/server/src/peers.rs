@@ -31,6 +31,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
 use crate::aside::{Aside, AsideError, Kind};
+use crate::errand::{Done, Sent};
 use crate::logs::Cursor;
 use crate::platform::Platform;
 use crate::safe::Safe;
@@ -38,6 +39,8 @@ use crate::vitals::Vitals;
 
 /// Where replicas ask each other for lines.
 pub(crate) const LOGS: &str = "/replica/logs";
+/// Where they ask each other for what nodes do at once.
+pub(crate) const ERRAND: &str = "/replica/errand";
 /// The header with the ticket.
 pub(crate) const TICKET: &str = "fluffy-ticket";
 /// The header of the answer that says how far its replica looked.
@@ -53,9 +56,11 @@ const MOST: u32 = 1_000;
 const PATIENCE: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(10));
 /// What a ticket is for, and how long it is good.
 const PURPOSE: &str = "fluffy-replica-v1";
+const ERRAND_PURPOSE: &str = "fluffy-replica-errand-v1";
 const GOOD: Duration = Duration::from_secs(60);
 /// The largest answer of another replica.
 const MAX_ANSWER: usize = 256 << 20;
+const MAX_DONE: usize = 1 << 20;
 
 /// The other replicas; to be cloned freely.
 #[derive(Clone)]
@@ -158,6 +163,13 @@ pub struct Line {
 struct Ticket {
     at: Timestamp,
     wanted: Wanted,
+}
+
+/// What a ticket for an errand says.
+#[derive(Debug, Serialize, Deserialize)]
+struct ErrandTicket {
+    at: Timestamp,
+    sent: Sent,
 }
 
 impl Place {
@@ -279,9 +291,38 @@ impl Peers {
         let sealed = URL_SAFE_NO_PAD.decode(ticket).ok()?;
         let bytes = self.inner.safe.unseal(PURPOSE, &sealed).ok()?;
         let Ticket { at, wanted } = serde_json::from_slice(&bytes).ok()?;
-        let apart = now.as_micros().abs_diff(at.as_micros());
-        (u128::from(apart) <= GOOD.as_micros()).then_some(wanted)
+        is_fresh(at, now).then_some(wanted)
     }
+
+    /// Has the replica that a node is connected to do an errand.
+    ///
+    /// # Errors
+    /// It does not say what came of it.
+    pub(crate) async fn errand(&self, peer: &Peer, sent: &Sent, at: Timestamp) -> io::Result<Done> {
+        peer.errand(&self.errand_ticket(sent, at)?).await
+    }
+
+    fn errand_ticket(&self, sent: &Sent, at: Timestamp) -> io::Result<String> {
+        let sent = sent.clone();
+        let ticket = serde_json::to_vec(&ErrandTicket { at, sent })?;
+        let sealed = self.inner.safe.seal(ERRAND_PURPOSE, &ticket);
+        Ok(URL_SAFE_NO_PAD.encode(sealed.map_err(io::Error::other)?))
+    }
+
+    /// The errand that the bearer of a ticket wants done, if another replica
+    /// made it just now.
+    pub(crate) fn admit_errand(&self, ticket: &str, now: Timestamp) -> Option<Sent> {
+        let sealed = URL_SAFE_NO_PAD.decode(ticket).ok()?;
+        let bytes = self.inner.safe.unseal(ERRAND_PURPOSE, &sealed).ok()?;
+        let ErrandTicket { at, sent } = serde_json::from_slice(&bytes).ok()?;
+        is_fresh(at, now).then_some(sent)
+    }
+}
+
+/// Whether a ticket of this time is good now.
+fn is_fresh(at: Timestamp, now: Timestamp) -> bool {
+    let apart = now.as_micros().abs_diff(at.as_micros());
+    u128::from(apart) <= GOOD.as_micros()
 }
 
 impl Peer {
@@ -306,6 +347,19 @@ impl Peer {
         tokio::spawn(connection.with_upgrades());
         let answer = timeout(PATIENCE.1, sender.send_request(request)).await?;
         answer.map_err(io::Error::other)
+    }
+
+    async fn errand(&self, ticket: &str) -> io::Result<Done> {
+        let request = Request::get(ERRAND).header(TICKET, ticket);
+        let request = request.body(Empty::new()).map_err(io::Error::other)?;
+        let answer = self.send(request).await?;
+        if answer.status() != 200 {
+            return Err(io::Error::other(format!("status {}", answer.status())));
+        }
+        let body = Limited::new(answer.into_body(), MAX_DONE).collect();
+        let body = timeout(PATIENCE.1, body).await?;
+        let bytes = body.map_err(io::Error::other)?.to_bytes();
+        Ok(serde_json::from_slice(&bytes)?)
     }
 
     async fn lines(&self, ticket: &str) -> io::Result<Told> {
@@ -396,6 +450,18 @@ mod tests {
         altered.replace_range(last..=last, other);
         assert_eq!(here.admit(&altered, now), None);
         assert_eq!(here.admit("", now), None);
+        // Neither is one for an errand, nor the other way round.
+        let sent = Sent {
+            node: NodeId::generate(),
+            instance: "inst_1".to_owned(),
+            errand: crate::errand::Errand::Diagnose,
+        };
+        let errand = here.errand_ticket(&sent, now).unwrap();
+        assert_eq!(here.admit_errand(&errand, now), Some(sent));
+        assert_eq!(here.admit_errand(&errand, late), None);
+        assert_eq!(stranger.admit_errand(&errand, now), None);
+        assert_eq!(here.admit_errand(&ticket, now), None);
+        assert_eq!(here.admit(&errand, now), None);
         // What is sealed for something else is no ticket.
         let sealed = here.inner.safe.seal("fluffy-exec-v1 x", b"{}").unwrap();
         assert_eq!(here.admit(&URL_SAFE_NO_PAD.encode(sealed), now), None);

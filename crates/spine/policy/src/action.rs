@@ -90,6 +90,7 @@ actions! {
     "git.status"        None    "show what changed"
     "grant.manage"      Object  "give and take grants"
     "instance.exec"     Object  "run a command in an instance"
+    "instance.exec_root" Object "run a command in an instance as its root"
     "instance.read"     Object  "see instances"
     "instance.restart"  Object  "replace an instance"
     "ipv4.manage"       Object  "take and return public IPv4 addresses"

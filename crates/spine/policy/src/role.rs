@@ -253,6 +253,7 @@ mod tests {
     fn no_role_reaches_another_tenant_or_a_shell() {
         for role in Role::ALL {
             assert!(!holds(role, "instance.exec.acme/shop/dev"), "{role}");
+            assert!(!holds(role, "instance.exec_root.acme/shop/dev"), "{role}");
             assert!(!holds(role, "app.read.acme2/shop"), "{role}");
             assert!(!holds(role, "app.read.other"), "{role}");
         }

@@ -38,7 +38,7 @@ async fn finish(mut link: ExecLink) -> (Vec<u8>, Vec<u8>, v1::ExecExit) {
             Frame::Stdout(bytes) => output.extend(bytes),
             Frame::Stderr(bytes) => errors.extend(bytes),
             Frame::Exit(exit) => return (output, errors, exit),
-            Frame::Attach(_) => panic!("not handed on"),
+            Frame::Attach(_) | Frame::Started(_) => panic!("not handed on, and not asked for"),
         }
     }
 }

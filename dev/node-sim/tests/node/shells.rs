@@ -88,11 +88,13 @@ impl Granted {
             org: "local".to_owned(),
             session: self.session.to_string(),
             token: Some(self.token),
+            resume: None,
             source: "test".to_owned(),
             request_id: RequestId::generate().to_string(),
         };
         match replica.control.open_exec(asked).await {
-            Ok(Opening::Here(opened)) => Ok(opened),
+            Ok(Opening::Here(opened)) => Ok(*opened),
+            Ok(Opening::Again(_)) => panic!("nobody was here before"),
             Ok(Opening::Elsewhere(peer)) => panic!("{peer:?}"),
             Err(refusal) => Err(refusal.code),
         }
@@ -108,8 +110,9 @@ impl Granted {
                 terms,
                 revoked,
                 ended,
+                ..
             } = opened;
-            let end = gateway::carry(stream, link, terms, revoked).await;
+            let end = gateway::carry(stream, link, terms, revoked, None).await;
             let _ = ended.send(end);
         });
         client

@@ -1,6 +1,7 @@
 //! Commands that ask a server, against one that answers as each test says.
 
 mod abuse;
+mod debugging;
 mod disk;
 mod double;
 mod exec;
@@ -211,6 +212,8 @@ const TYPED: &[(&str, &str)] = &[
         "listInstances",
     ),
     ("instances restart inst_1", "restartInstance"),
+    ("instances signal inst_1 USR1", "signalInstance"),
+    ("instances diagnose inst_1", "diagnoseInstance"),
     ("logs --tail 10", "getLogs"),
     (
         "routes expose --hostname a.example --listen-port 443 --protocol-hint tls_passthrough --backend-process web --backend-port 8080",

@@ -26,13 +26,19 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
 use super::{Ask, CallError, Client, PATIENCE};
-use crate::exec::{Control, Exit, MAX_FRAME, PROTOCOL, kind};
+use crate::exec::{Control, Exit, MAX_FRAME, PROTOCOL, Word, kind};
 use crate::operation::Operation;
 
 type Socket = WebSocketStream<TokioIo<Upgraded>>;
 
 /// How often a session's sender should [say](ExecSender::alive) that it is there.
 pub const ALIVE_EVERY: Duration = Duration::from_secs(15);
+
+/// After how long without a sign the server is gone.
+const SILENCE: Duration = Duration::from_secs(45);
+
+/// How long a good-bye may take.
+const GOODBYE: Duration = Duration::from_secs(1);
 
 /// What goes to a command.
 pub struct ExecSender {
@@ -45,8 +51,25 @@ pub struct ExecReceiver {
 }
 
 /// One thing that comes from a command.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub enum ExecEvent {
+    /// It runs.
+    Ready {
+        /// Its number in the instance, where it is known.
+        pid: Option<u32>,
+        /// What lets its client in again when the connection broke, once;
+        /// where the session was granted so.
+        resume_token: Option<SecretString>,
+    },
+    /// Output that may have come before the connection broke.
+    Again {
+        /// The place of its first byte in all of the output.
+        place: u64,
+        /// The output.
+        bytes: Bytes,
+    },
+    /// Output was lost before what comes next.
+    Gap,
     /// Its output.
     Stdout(Bytes),
     /// Its errors.
@@ -150,7 +173,8 @@ impl ExecReceiver {
     /// What comes next; nothing once the connection is gone.
     pub async fn next(&mut self) -> Option<ExecEvent> {
         loop {
-            let message = self.source.next().await?.ok()?;
+            // The server asks far more often whether somebody is there.
+            let message = timeout(SILENCE, self.source.next()).await.ok()??.ok()?;
             let bytes = match message {
                 Message::Binary(bytes) => bytes,
                 Message::Close(_) => return None,
@@ -158,6 +182,18 @@ impl ExecReceiver {
             };
             match bytes.first().copied() {
                 Some(kind::STDOUT) => return Some(ExecEvent::Stdout(bytes.slice(1..))),
+                Some(kind::REPLAY) => {
+                    let (place, _) = bytes.get(1..)?.split_first_chunk()?;
+                    return Some(ExecEvent::Again {
+                        place: u64::from_be_bytes(*place),
+                        bytes: bytes.slice(9..),
+                    });
+                }
+                Some(kind::CONTROL) => {
+                    if let Some(event) = word(&bytes.slice(1..)) {
+                        return Some(event);
+                    }
+                }
                 Some(kind::STDERR) => return Some(ExecEvent::Stderr(bytes.slice(1..))),
                 Some(kind::EXIT) => {
                     let exit = serde_json::from_slice(&bytes.slice(1..)).ok()?;
@@ -170,6 +206,15 @@ impl ExecReceiver {
     }
 }
 
+impl ExecReceiver {
+    /// Says good-bye after the end, so that the server need not wait for
+    /// somebody who may not have heard it.
+    pub async fn leave(mut self) {
+        let rest = async { while let Some(Ok(_)) = self.source.next().await {} };
+        let _ = timeout(GOODBYE, rest).await;
+    }
+}
+
 impl fmt::Debug for ExecSender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ExecSender").finish_non_exhaustive()
@@ -179,6 +224,20 @@ impl fmt::Debug for ExecSender {
 impl fmt::Debug for ExecReceiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ExecReceiver").finish_non_exhaustive()
+    }
+}
+
+/// What the server said beside output, where it is something for us.
+fn word(text: &[u8]) -> Option<ExecEvent> {
+    match serde_json::from_slice(text).ok()? {
+        Word::Ready {
+            pid, resume_token, ..
+        } => Some(ExecEvent::Ready {
+            pid,
+            resume_token: resume_token.map(SecretString::from),
+        }),
+        Word::Warning { code } if code == "output_gap" => Some(ExecEvent::Gap),
+        Word::Warning { .. } | Word::Error { .. } => None,
     }
 }
 

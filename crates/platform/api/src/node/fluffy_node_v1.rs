@@ -439,7 +439,7 @@ pub struct ConfirmResponse {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NodeMessage {
-    #[prost(oneof = "node_message::Message", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "node_message::Message", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub message: ::core::option::Option<node_message::Message>,
 }
 /// Nested message and enum types in `NodeMessage`.
@@ -461,6 +461,8 @@ pub mod node_message {
         ExecRefused(super::ExecRefused),
         #[prost(message, tag = "7")]
         CertificateRequest(super::CertificateRequest),
+        #[prost(message, tag = "8")]
+        ErrandDone(super::ErrandDone),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -480,6 +482,10 @@ pub struct Hello {
     /// The plan that the node keeps, if it keeps one.
     #[prost(message, optional, tag = "6")]
     pub plan: ::core::option::Option<Position>,
+    /// What the node can do beside its minor version; names that are not known
+    /// mean nothing. A server sends what needs one only to who has named it.
+    #[prost(string, repeated, tag = "7")]
+    pub features: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// What does not change while a node runs.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -646,6 +652,79 @@ pub struct ExecRefused {
     #[prost(string, tag = "2")]
     pub code: ::prost::alloc::string::String,
 }
+/// Answers an `Errand`.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ErrandDone {
+    #[prost(string, tag = "1")]
+    pub errand_id: ::prost::alloc::string::String,
+    /// Why it was not done; empty if it was.
+    #[prost(string, tag = "2")]
+    pub refused: ::prost::alloc::string::String,
+    /// For `Diagnose`.
+    #[prost(message, optional, tag = "3")]
+    pub diagnosis: ::core::option::Option<Diagnosis>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Diagnosis {
+    #[prost(string, tag = "1")]
+    pub driver: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub boot_id: ::prost::alloc::string::String,
+    /// `nothing`, `starting`, `up` or `ended`.
+    #[prost(string, tag = "3")]
+    pub run: ::prost::alloc::string::String,
+    /// As the guest says; empty if it does not answer.
+    #[prost(string, tag = "4")]
+    pub phase: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "5")]
+    pub workload_pid: u32,
+    #[prost(uint64, tag = "6")]
+    pub workload_since_ms: u64,
+    #[prost(bool, optional, tag = "7")]
+    pub healthy: ::core::option::Option<bool>,
+    #[prost(uint32, tag = "8")]
+    pub exec_sessions: u32,
+    #[prost(message, optional, tag = "9")]
+    pub uses: ::core::option::Option<InstanceUse>,
+    #[prost(message, optional, tag = "10")]
+    pub last_failure: ::core::option::Option<InstanceFailure>,
+    #[prost(uint32, tag = "11")]
+    pub failures: u32,
+    #[prost(bool, tag = "12")]
+    pub crash_loop: bool,
+    /// The last lines, at most 200 of at most 1 KiB.
+    #[prost(string, repeated, tag = "13")]
+    pub console: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct InstanceUse {
+    #[prost(uint64, tag = "1")]
+    pub memory_bytes: u64,
+    #[prost(uint64, tag = "2")]
+    pub memory_peak_bytes: u64,
+    #[prost(uint64, tag = "3")]
+    pub cpu_usec: u64,
+    #[prost(uint64, tag = "4")]
+    pub processes: u64,
+    #[prost(uint64, tag = "5")]
+    pub oom_kills: u64,
+    #[prost(uint64, tag = "6")]
+    pub memory_limit_bytes: u64,
+    #[prost(uint64, tag = "7")]
+    pub process_limit: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct InstanceFailure {
+    /// When, or zero.
+    #[prost(uint64, tag = "1")]
+    pub at_ms: u64,
+    #[prost(string, tag = "2")]
+    pub reason: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub detail: ::prost::alloc::string::String,
+    #[prost(int32, optional, tag = "4")]
+    pub exit_code: ::core::option::Option<i32>,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CertificateRequest {
     /// As in `EnrollBegin`, with a new key.
@@ -654,7 +733,7 @@ pub struct CertificateRequest {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ServerMessage {
-    #[prost(oneof = "server_message::Message", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "server_message::Message", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub message: ::core::option::Option<server_message::Message>,
 }
 /// Nested message and enum types in `ServerMessage`.
@@ -676,8 +755,37 @@ pub mod server_message {
         RenewCertificate(super::RenewCertificate),
         #[prost(message, tag = "7")]
         Certificate(super::Certificate),
+        /// Only for nodes with the feature `errands`.
+        #[prost(message, tag = "8")]
+        Errand(super::Errand),
     }
 }
+/// Something that is done to one instance at once, or not at all.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Errand {
+    /// Unlike those of all others that this server sent on this session.
+    #[prost(string, tag = "1")]
+    pub errand_id: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub instance_id: ::prost::alloc::string::String,
+    #[prost(oneof = "errand::Of", tags = "3, 4")]
+    pub of: ::core::option::Option<errand::Of>,
+}
+/// Nested message and enum types in `Errand`.
+pub mod errand {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Of {
+        /// To the workload's process group: `HUP`, `INT`, `QUIT`, `TERM`, `USR1`
+        /// or `USR2`.
+        #[prost(string, tag = "3")]
+        Signal(::prost::alloc::string::String),
+        #[prost(message, tag = "4")]
+        Diagnose(super::Diagnose),
+    }
+}
+/// Asks for a `Diagnosis`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Diagnose {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Welcome {
     /// The minor version that both speak.
@@ -720,6 +828,12 @@ pub struct ExecOpen {
     pub terminal: ::core::option::Option<Terminal>,
     #[prost(uint32, tag = "7")]
     pub max_seconds: u32,
+    /// As the root of the instance; only for nodes with the feature `exec_root`.
+    #[prost(bool, tag = "8")]
+    pub as_root: bool,
+    /// The server understands `ExecStarted`.
+    #[prost(bool, tag = "9")]
+    pub tell_started: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Terminal {
@@ -771,7 +885,7 @@ pub struct Certificate {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ExecFromNode {
-    #[prost(oneof = "exec_from_node::Frame", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "exec_from_node::Frame", tags = "1, 2, 3, 4, 5")]
     pub frame: ::core::option::Option<exec_from_node::Frame>,
 }
 /// Nested message and enum types in `ExecFromNode`.
@@ -789,7 +903,17 @@ pub mod exec_from_node {
         /// The last one; the node then waits until the server ends the stream.
         #[prost(message, tag = "4")]
         Exit(super::ExecExit),
+        /// The command runs; before all output, and only where it is asked for, by
+        /// nodes with the feature `exec_started`.
+        #[prost(message, tag = "5")]
+        Started(super::ExecStarted),
     }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExecStarted {
+    /// As the instance counts.
+    #[prost(uint32, tag = "1")]
+    pub pid: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ExecAttach {

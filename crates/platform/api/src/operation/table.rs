@@ -304,6 +304,13 @@ operations! {
     RestartInstance "Replaces an instance by a new one of the same spec."
         act("restartInstance", in_env!("/instances/{instance}/restart")).can("instance.restart")
             .gives::<Instance>().errors(&["invalid_transition"]).cli("instances restart");
+    SignalInstance "Sends a signal to the workload of an instance."
+        act("signalInstance", in_env!("/instances/{instance}/signal")).can("instance.restart")
+            .takes::<SignalInstance>().gives::<Instance>()
+            .errors(&["instance_not_running", "not_supported"]).cli("instances signal");
+    DiagnoseInstance "Shows all that is known of an instance: how it got where it is, what it uses."
+        read("diagnoseInstance", in_env!("/instances/{instance}/diagnose")).can("logs.read")
+            .gives::<InstanceDiagnosis>().cli("instances diagnose");
     CreateExec "Asks to run a command in an instance."
         create("createExec", in_env!("/instances/{instance}/exec")).can("instance.exec")
             .rate(Bucket::Exec).takes::<CreateExec>().gives::<ExecGranted>()
@@ -318,7 +325,7 @@ operations! {
             .cli("no: ending the command ends its session");
     ConnectExec "Opens the WebSocket of an exec session."
         read("connectExec", org!("/exec/{exec}/connect")).by_exec_token().answers(101)
-            .gives::<AnyObject>().errors(&["exec_token_invalid"]).cli("instances exec");
+            .gives::<AnyObject>().errors(&["exec_token_invalid", "not_supported"]).cli("instances exec");
     GetLogs "Reads what instances printed, or follows it."
         read("getLogs", in_env!("/logs")).can("logs.read").gives::<Logs>()
             .query(&[

@@ -126,6 +126,118 @@ pub struct InstanceMount {
     pub read_only: bool,
 }
 
+/// Asks for a signal to the workload of an instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SignalInstance {
+    /// Which one; all processes of the workload's group get it.
+    #[schemars(extend("enum" = ["HUP", "INT", "QUIT", "TERM", "USR1", "USR2"]))]
+    pub signal: String,
+}
+
+/// The signals that a workload can be sent.
+pub const SIGNALS: [&str; 6] = ["HUP", "INT", "QUIT", "TERM", "USR1", "USR2"];
+
+/// All that is known of an instance. Each list has the newest entries only,
+/// oldest first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct InstanceDiagnosis {
+    /// The instance itself.
+    pub instance: Instance,
+    /// How it got where it is.
+    pub transitions: Vec<InstanceTransition>,
+    /// What the first process of its guest said.
+    pub init_log: Vec<LogLine>,
+    /// What its node knows of it now; absent if the node does not tell.
+    pub node: Option<NodeDiagnosis>,
+    /// Why its node does not tell.
+    pub node_problem: Option<String>,
+}
+
+/// One change of an instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct InstanceTransition {
+    /// The number of its event.
+    pub seq: u64,
+    /// When.
+    pub at: Timestamp,
+    /// What happened, as the event is called.
+    pub event: String,
+    /// Where it stood then, or was wanted to.
+    pub status: Option<String>,
+    /// Which start of its machine it is about.
+    pub boot_id: Option<String>,
+    /// Why, as a stable word.
+    pub reason: Option<String>,
+    /// More, for people.
+    pub detail: Option<String>,
+    /// How its command ended.
+    pub exit_code: Option<i64>,
+}
+
+/// What a node knows of an instance.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct NodeDiagnosis {
+    /// What runs it.
+    pub driver: String,
+    /// The start of its machine.
+    pub boot_id: String,
+    /// Where the node says it stands: `nothing`, `starting`, `up`, `ended`.
+    pub run: String,
+    /// How far its guest says it is; absent if it does not answer.
+    pub phase: Option<String>,
+    /// Its workload's process, as the guest counts.
+    pub workload_pid: Option<u32>,
+    /// Since when its workload runs.
+    pub workload_since: Option<Timestamp>,
+    /// Whether it is well; absent where nobody asks, or has yet.
+    pub healthy: Option<bool>,
+    /// Commands that run beside the workload.
+    pub exec_sessions: u32,
+    /// What it uses; absent if nothing runs.
+    pub uses: Option<InstanceUse>,
+    /// How it failed last.
+    pub last_failure: Option<InstanceFailure>,
+    /// How many failures in a row.
+    pub failures: u32,
+    /// Whether it is in a crash loop.
+    pub crash_loop: bool,
+    /// The last lines of its console.
+    pub console: Vec<String>,
+}
+
+/// What an instance uses, beside what it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct InstanceUse {
+    /// Bytes of memory.
+    pub memory_bytes: u64,
+    /// The most bytes of memory ever; zero if nobody knows.
+    pub memory_peak_bytes: u64,
+    /// Microseconds of processor time ever.
+    pub cpu_usec: u64,
+    /// Processes.
+    pub processes: u64,
+    /// How many of its processes were ended for their memory, ever.
+    pub oom_kills: u64,
+    /// The most memory that it may use.
+    pub memory_limit_bytes: u64,
+    /// The most processes that it may have.
+    pub process_limit: u64,
+}
+
+/// How an instance failed.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct InstanceFailure {
+    /// When, if that is known.
+    pub at: Option<Timestamp>,
+    /// Why, as a stable word.
+    pub reason: String,
+    /// More, for people.
+    pub detail: String,
+    /// What its workload ended with.
+    pub exit_code: Option<i32>,
+}
+
 /// Asks to run a command in an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -151,6 +263,14 @@ pub struct CreateExec {
     /// Whether something will be written to it.
     #[serde(default)]
     pub stdin: bool,
+    /// Whether it runs as the root of the instance and not as the user of its
+    /// workload, which needs `instance.exec_root` too.
+    #[serde(default)]
+    pub as_root: bool,
+    /// Whether its client may come back within 30 seconds after its connection
+    /// broke; only with a terminal.
+    #[serde(default)]
+    pub resume: bool,
     /// How long it may last, in seconds; an hour if absent.
     #[serde(default)]
     #[schemars(range(min = 60, max = 86400))]
@@ -208,6 +328,12 @@ pub struct ExecSession {
     pub command: Vec<String>,
     /// Whether it has a terminal.
     pub tty: bool,
+    /// Whether it runs as the root of the instance.
+    #[serde(default)]
+    pub as_root: bool,
+    /// Whether its client may come back when its connection broke.
+    #[serde(default)]
+    pub resume: bool,
     /// Why, as its owner said.
     pub reason: Option<String>,
     /// Who asked for it.

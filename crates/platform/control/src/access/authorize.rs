@@ -653,8 +653,10 @@ impl<'a> Holdings<'a> {
         };
         let names = &self.state.access.names;
         let mut patterns = spell_role(names, Role::Owner, &owner, Vec::new());
-        patterns.push(format!("instance.exec.{LOCAL}"));
-        patterns.push(format!("instance.exec.{LOCAL}/*"));
+        for action in ["instance.exec", "instance.exec_root"] {
+            patterns.push(format!("{action}.{LOCAL}"));
+            patterns.push(format!("{action}.{LOCAL}/*"));
+        }
         patterns
     }
 }

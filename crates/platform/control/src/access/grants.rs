@@ -70,7 +70,9 @@ fn check_may_give(
     if missing.is_empty() {
         return Ok(());
     }
-    let exec_only = missing.iter().all(|one| one.starts_with("instance.exec."));
+    let exec = ["instance.exec.", "instance.exec_root."];
+    let is_exec = |one: &&String| exec.iter().any(|action| one.starts_with(action));
+    let exec_only = missing.iter().all(is_exec);
     let owns = holds(state, now, who, "org.admin", &desk.authorized.place);
     if !exec_only || !owns {
         return Err(super::exceeds(&format!("`{}`", body.pattern)));

@@ -150,6 +150,13 @@ pub enum Notice {
         /// Where the client's address is kept.
         pii_ref: Option<String>,
     },
+    /// The client of an exec session came back to it.
+    ExecResumed {
+        /// Which session.
+        session: ExecSessionId,
+        /// Where the client's address is kept.
+        pii_ref: Option<String>,
+    },
     /// An exec session is over.
     ExecEnded {
         /// Which session.
@@ -352,6 +359,9 @@ pub(crate) fn notice(state: &State, call: &Call<'_>, notice: &Notice) -> Written
         // The token is used up either way.
         Notice::ExecConnected { session, pii_ref } => {
             return exec::connected(state, call, *session, pii_ref.as_deref());
+        }
+        Notice::ExecResumed { session, pii_ref } => {
+            return exec::resumed(state, call, *session, pii_ref.as_deref());
         }
         Notice::ExecEnded { .. } => exec::ended(state, notice),
         Notice::Routes {

@@ -96,7 +96,7 @@ pub(crate) fn read(
         O::GetScale => found(place.owner.env.and_then(|id| view.scale(id))),
         O::GetStatus => found(place.owner.env.and_then(|id| view.status(id))),
         O::ListInstances => asked.instances(),
-        O::GetInstance => asked.leaf(View::instance),
+        O::GetInstance | O::DiagnoseInstance => asked.leaf(View::instance),
         O::GetExec => asked.leaf(View::exec),
         O::ListRoutes => asked.routes(),
         O::GetRoute => asked.leaf(View::route),

@@ -534,6 +534,10 @@ pub struct ExecSession {
     pub command: Vec<String>,
     /// Whether it has a terminal.
     pub tty: bool,
+    /// Whether it runs as the root of its instance.
+    pub as_root: bool,
+    /// Whether its client may come back to it.
+    pub resume: bool,
     /// Why, as its owner said, or why not.
     pub reason: Option<String>,
     /// Until when somebody may connect.

@@ -81,6 +81,7 @@ fn decide(desk: &Desk<'_>) -> Decided {
         O::PauseDeploy | O::ResumeDeploy => deploys::hold(desk),
         O::SetScale => deploys::scale(desk),
         O::RestartInstance => deploys::restart(desk),
+        O::SignalInstance => exec::signal(desk),
         O::CreateExec => exec::create(desk),
         O::RevokeExec => exec::revoke(desk),
         O::CreateRoute => routes::create(desk),

@@ -155,6 +155,13 @@ fn owners_give_exec_to_others_and_to_themselves_for_an_emergency() {
             "invalid_argument"
         );
     }
+    // The root of an instance is given in the same way, and by itself.
+    let root = "instance.exec_root.acme/shop/*";
+    world.done(&owner, &grant(&developer, root, json!({})));
+    assert_eq!(
+        world.refused(&owner, &grant(&owner, root, json!({}))),
+        "grant_exceeds_own"
+    );
     let emergency = json!({ "break_glass": true, "reason": "down" });
     let given = world.done(&owner, &grant(&owner, exec, emergency));
     assert_eq!(given["reason"], "down");

@@ -391,6 +391,84 @@ fn a_volume_is_attached_snapshotted_restored_and_deleted() {
 }
 
 #[test]
+fn a_client_comes_back_only_to_a_session_that_waits_for_it() {
+    let mut world = deployed(29);
+    let instances = &world.state.runtime.plan.instances;
+    let instance = instances.keys().next().unwrap().to_string();
+    let path = [DEV[0], DEV[1], DEV[2], instance.as_str()];
+    let piped = json!({"command": ["sh"], "resume": true});
+    let refused = world.refused(Operation::CreateExec, &path, piped);
+    assert_eq!(refused.code, "invalid_argument");
+    let body = json!({"command": ["sh"], "tty": true, "resume": true, "as_root": true});
+    let made = world.done(Operation::CreateExec, &path, body);
+    let shown = world.get(Operation::GetExec, &["local", made["id"].as_str().unwrap()]);
+    assert_eq!(
+        (&shown["resume"], &shown["as_root"]),
+        (&json!(true), &json!(true))
+    );
+    let session = made["id"].as_str().unwrap().parse().unwrap();
+    let resume = Notice::ExecResumed {
+        session,
+        pii_ref: None,
+    };
+    assert!(
+        matches!(world.say(resume.clone()), Outcome::Refused(_)),
+        "too early"
+    );
+    let connect = Notice::ExecConnected {
+        session,
+        pii_ref: None,
+    };
+    assert!(matches!(world.say(connect), Outcome::Done { .. }));
+    assert!(matches!(world.say(resume.clone()), Outcome::Done { .. }));
+    assert_eq!(
+        world.events.last().unwrap().event_type,
+        "exec_session.resumed"
+    );
+    let ended = Notice::ExecEnded {
+        session,
+        end_reason: "exited".to_owned(),
+        exit_code: Some(0),
+        bytes_in: 0,
+        bytes_out: 0,
+    };
+    world.say(ended);
+    assert!(matches!(world.say(resume), Outcome::Refused(_)), "too late");
+    world.check_fold();
+}
+
+#[test]
+fn a_signal_is_for_what_runs_and_is_on_record() {
+    let mut world = deployed(30);
+    let instances = &world.state.runtime.plan.instances;
+    let (id, node) = instances
+        .iter()
+        .next()
+        .map(|(id, it)| (*id, it.node))
+        .unwrap();
+    let id = id.to_string();
+    let path = [DEV[0], DEV[1], DEV[2], id.as_str()];
+    for signal in ["KILL", "STOP", "usr1", ""] {
+        let body = json!({"signal": signal});
+        let refused = world.refused(Operation::SignalInstance, &path, body);
+        assert_eq!(refused.code, "invalid_argument", "{signal}");
+    }
+    let body = json!({"signal": "USR1"});
+    world.done(Operation::SignalInstance, &path, body.clone());
+    let event = world.events.last().unwrap();
+    assert_eq!(event.event_type, "instance.signal_requested");
+    assert!(event.payload.as_str().contains(&node.to_string()));
+    let shown = world.get(Operation::DiagnoseInstance, &path);
+    assert_eq!(shown["id"], id.as_str());
+    world.done(Operation::SetScale, &DEV, json!({"processes": {"web": 0}}));
+    world.settle();
+    let gone = world.refused(Operation::SignalInstance, &path, body);
+    let codes = ["instance_not_running", "not_found"];
+    assert!(codes.contains(&gone.code), "{gone:?}");
+    world.check_fold();
+}
+
+#[test]
 fn exec_runs_only_where_something_runs_and_ends_with_it() {
     let mut world = deployed(28);
     let id = world
@@ -432,6 +510,12 @@ fn exec_runs_only_where_something_runs_and_ends_with_it() {
     };
     assert!(matches!(world.say(connect.clone()), Outcome::Done { .. }));
     assert!(matches!(world.say(connect), Outcome::Refused(_)), "once");
+    // Nobody comes back to one that does not wait.
+    let resume = |session| Notice::ExecResumed {
+        session,
+        pii_ref: None,
+    };
+    assert!(matches!(world.say(resume(id)), Outcome::Refused(_)));
     world.pass(7200);
     world.say(Notice::Upkeep);
     let shown = world.get(Operation::GetExec, &["local", &session]);

@@ -39,7 +39,7 @@ const DAMAGED: [&str; 2] = ["integrity_failed", "decrypt_failed"];
 const IDS: u32 = 65_536;
 
 /// The processes that one instance may have.
-const PIDS: u32 = 4_096;
+pub(super) const PIDS: u32 = 4_096;
 
 /// What a start needs.
 struct Starting {

@@ -86,6 +86,14 @@ async fn plan_is_new(
             Some(ask) = asks.recv() => match ask {
                 // What runs of it is left to whoever can read its state.
                 Ask::Halt(_) => return None,
+                Ask::Errand(errand) => {
+                    let done = v1::ErrandDone {
+                        errand_id: errand.errand_id,
+                        refused: "instance_not_running".to_owned(),
+                        diagnosis: None,
+                    };
+                    let _ = context.says.send(Says::Done(Box::new(done))).await;
+                }
                 Ask::Exec(open, _) => {
                     let refused = v1::ExecRefused {
                         session_id: open.session_id,

@@ -1,5 +1,7 @@
 //! A client, a gateway and a node's end, joined in memory.
 
+mod coming_back;
+
 use tokio::io::DuplexStream;
 use tokio::task::JoinHandle;
 
@@ -26,13 +28,14 @@ async fn join_with(longest: Duration, tty: bool) -> Joined {
     let link = ExecLink {
         to_node,
         from_node: receiver,
+        tells_started: false,
     };
     let terms = Terms {
         session: "exec_1".to_owned(),
         longest,
         tty,
     };
-    let gateway = tokio::spawn(carry(ours, link, terms, revoked));
+    let gateway = tokio::spawn(carry(ours, link, terms, revoked, None));
     Joined {
         client: WebSocketStream::from_raw_socket(theirs, Role::Client, None).await,
         at_node,
@@ -330,6 +333,7 @@ async fn a_client_hears_that_it_is_ready_and_when_its_time_is_nearly_over() {
     let ready = Word::Ready {
         session_id: "exec_1".to_owned(),
         pid: None,
+        resume_token: None,
     };
     assert_eq!(joined.word().await, ready);
     let code = "ends_soon".to_owned();

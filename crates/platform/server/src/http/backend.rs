@@ -12,13 +12,15 @@ use fluffy_api::Operation;
 use fluffy_api::operation::Bucket;
 use fluffy_base::{Digest, Timestamp};
 use fluffy_control::{Caller, Outcome, Refusal, Subject};
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tokio::sync::{broadcast, oneshot, watch};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::aside::{Claim, Draw};
 use crate::fold::Position;
-use crate::gateway::{Ended, Terms};
+use crate::gateway::{Ended, Rejoin, Terms};
 use crate::logs::{Follower, LogLine};
 use crate::node::ExecLink;
 use crate::peers::{Peer, Told};
@@ -117,6 +119,13 @@ pub trait Backend: Send + Sync + 'static {
     /// The lines that another replica asks for with this ticket; none if no
     /// replica made it.
     fn lines_for(&self, ticket: &str) -> impl Future<Output = Option<io::Result<Told>>> + Send {
+        let _ = ticket;
+        std::future::ready(None)
+    }
+
+    /// What came of an errand that another replica asks for with this ticket,
+    /// as it is sent back; none if no replica made it.
+    fn errand_for(&self, ticket: &str) -> impl Future<Output = Option<Value>> + Send {
         let _ = ticket;
         std::future::ready(None)
     }
@@ -225,6 +234,8 @@ pub struct OpenExec {
     pub session: String,
     /// The hash of the token, if it can be one.
     pub token: Option<Digest>,
+    /// The same of one that lets a client in again.
+    pub resume: Option<Digest>,
     /// Where the call came from.
     pub source: String,
     /// The id of the call.
@@ -235,10 +246,15 @@ pub struct OpenExec {
 #[derive(Debug)]
 pub enum Opening {
     /// Here: its client was let in.
-    Here(OpenedExec),
+    Here(Box<OpenedExec>),
+    /// Here: its client was let in again, and goes on where this leads.
+    Again(mpsc::Sender<ClientLine>),
     /// At the replica that its node is connected to, which decides.
     Elsewhere(Peer),
 }
+
+/// The connection of a session's client.
+pub type ClientLine = TokioIo<Upgraded>;
 
 /// An exec session that is open.
 #[derive(Debug)]
@@ -249,6 +265,8 @@ pub struct OpenedExec {
     pub terms: Terms,
     /// Becomes true when somebody ends it.
     pub revoked: watch::Receiver<bool>,
+    /// How its client comes back, if it may.
+    pub rejoin: Option<Rejoin<ClientLine>>,
     /// Hears how it ended.
     pub ended: oneshot::Sender<Ended>,
 }

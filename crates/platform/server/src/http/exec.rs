@@ -6,7 +6,6 @@
 use std::time::Duration;
 
 use fluffy_api::Problem;
-use fluffy_base::Digest;
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::header::{self, HeaderName};
 use hyper::http::request::Parts;
@@ -44,9 +43,19 @@ pub(super) async fn connect<B: Backend>(
         let fix = "open it as a WebSocket with the subprotocol `fluffy.exec.v1`";
         Box::new(Problem::new("invalid_argument", error.to_string(), fix))
     })?;
-    ask.token = handshake.token.as_deref().and_then(exec_token);
+    match handshake.token.as_deref().and_then(credential::recognise) {
+        Some((CredentialKind::Exec, hash)) => ask.token = Some(hash),
+        Some((CredentialKind::Resume, hash)) => ask.resume = Some(hash),
+        _ => {}
+    }
     match backend.open_exec(ask).await.map_err(answer::problem)? {
-        Opening::Here(opened) => drop(tokio::spawn(carry(opened, upgrade))),
+        Opening::Here(opened) => drop(tokio::spawn(carry(*opened, upgrade))),
+        Opening::Again(clients) => drop(tokio::spawn(async move {
+            if let Ok(stream) = upgrade.await {
+                // Where nobody takes it, its session has just ended.
+                let _ = clients.send(TokioIo::new(stream)).await;
+            }
+        })),
         Opening::Elsewhere(peer) => hand_on(&peer, head, upgrade).await?,
     }
     Ok(Reply::switch(handshake.answer))
@@ -89,17 +98,13 @@ async fn carry(opened: OpenedExec, upgrade: OnUpgrade) {
         link,
         terms,
         revoked,
+        rejoin,
         ended,
     } = opened;
     // A client that is gone before it was let in drops the link, which ends
     // the session; whoever waits for its end hears that nobody will say more.
     if let Ok(stream) = upgrade.await {
-        let end = gateway::carry(TokioIo::new(stream), link, terms, revoked).await;
+        let end = gateway::carry(TokioIo::new(stream), link, terms, revoked, rejoin).await;
         let _ = ended.send(end);
     }
-}
-
-fn exec_token(text: &str) -> Option<Digest> {
-    let (kind, hash) = credential::recognise(text)?;
-    (kind == CredentialKind::Exec).then_some(hash)
 }

@@ -255,6 +255,9 @@ impl<B: Backend> Shared<B> {
         if door == Door::Public && head.uri.path() == peers::LOGS {
             return this.lines(&head, way).await;
         }
+        if door == Door::Public && head.uri.path() == peers::ERRAND {
+            return this.errand(&head, way).await;
+        }
         let routed = route(door, &head);
         // What the server is and speaks is told to every client.
         let is_asked = |about: &[Operation]| matches!(&routed, Ok((it, _)) if about.contains(it));
@@ -330,6 +333,20 @@ impl<B: Backend> Shared<B> {
         way.left = Some(Left::free());
         let lines = serde_json::to_value(told.lines).unwrap_or_default();
         Ok(Reply::json(200, &lines).with(peers::THROUGH, told.through))
+    }
+
+    /// What a node of this replica does for another one; it costs nobody's
+    /// budget.
+    async fn errand(&self, head: &Parts, way: &mut Way) -> Result<Reply, Box<Problem>> {
+        let ticket = head.headers.get(peers::TICKET);
+        let ticket = ticket.and_then(|ticket| ticket.to_str().ok());
+        let done = match ticket {
+            Some(ticket) => self.backend.errand_for(ticket).await,
+            None => None,
+        };
+        let done = done.ok_or_else(no_operation)?;
+        way.left = Some(Left::free());
+        Ok(Reply::json(200, &done))
     }
 
     /// Who calls. Whoever cannot prove it pays from the bucket of logins.
@@ -727,6 +744,7 @@ fn open_exec(path: &[String], way: &Way) -> OpenExec {
         org: names.next().unwrap_or_default(),
         session: names.next().unwrap_or_default(),
         token: None,
+        resume: None,
         source: way.peer.to_string(),
         request_id: way.request_id.clone(),
     }

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fluffy_api::node::{MAX_EXEC_FRAME, refusal, v1};
+use fluffy_api::node::{MAX_EXEC_FRAME, feature, refusal, v1};
 use fluffy_base::id::{ExecSessionId, NodeId};
 use tokio::sync::{mpsc, oneshot};
 use tonic::{Code, Status, Streaming};
@@ -30,6 +30,8 @@ pub struct ExecLink {
     pub to_node: mpsc::Sender<v1::ExecToNode>,
     /// What comes from it; the exit is the last.
     pub from_node: mpsc::Receiver<Frame>,
+    /// Whether the node says when the command runs, before anything else.
+    pub tells_started: bool,
 }
 
 /// Why a session was not opened.
@@ -48,6 +50,12 @@ pub enum ExecError {
         node: NodeId,
         /// Why.
         code: String,
+    },
+    /// The node is too old for it.
+    #[error("node `{node}` can't do that yet")]
+    Unsupported {
+        /// The node.
+        node: NodeId,
     },
     /// The node did not start it in time.
     #[error("node `{node}` did not start it in time")]
@@ -83,6 +91,7 @@ impl Drop for Carried {
 struct Waiting {
     node: NodeId,
     instance: String,
+    tells_started: bool,
     answer: oneshot::Sender<Result<ExecLink, String>>,
 }
 
@@ -107,13 +116,22 @@ impl Execs {
         &self,
         sessions: &Sessions,
         node: NodeId,
-        open: v1::ExecOpen,
+        mut open: v1::ExecOpen,
     ) -> Result<ExecLink, ExecError> {
+        // One that does not know of it would run it as somebody else.
+        if open.as_root && !sessions.can(node, feature::EXEC_ROOT) {
+            return Err(match sessions.nodes().contains(&node) {
+                true => ExecError::Unsupported { node },
+                false => ExecError::Disconnected { node },
+            });
+        }
+        open.tell_started = sessions.can(node, feature::EXEC_STARTED);
         let id = open.session_id.clone();
         let (answer, answered) = oneshot::channel();
         let waiting = Waiting {
             node,
             instance: open.instance_id.clone(),
+            tells_started: open.tell_started,
             answer,
         };
         self.lock().insert(id.clone(), waiting);
@@ -163,7 +181,11 @@ impl Execs {
         let waiting = self.take(node, session).ok_or_else(unknown)?;
         let (to_node, mut input) = mpsc::channel(WAITING);
         let (output, from_node) = mpsc::channel(WAITING);
-        let link = ExecLink { to_node, from_node };
+        let link = ExecLink {
+            to_node,
+            from_node,
+            tells_started: waiting.tells_started,
+        };
         // Nothing to run: the session is over.
         let over = v1::ExecOpen {
             session_id: session.to_owned(),
@@ -219,7 +241,7 @@ async fn next_frame(from: &mut Streaming<v1::ExecFromNode>) -> Option<Frame> {
     let fits = match &frame {
         Frame::Attach(_) => false,
         Frame::Stdout(bytes) | Frame::Stderr(bytes) => bytes.len() <= MAX_EXEC_FRAME,
-        Frame::Exit(_) => true,
+        Frame::Started(_) | Frame::Exit(_) => true,
     };
     fits.then_some(frame)
 }

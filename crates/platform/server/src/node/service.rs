@@ -34,6 +34,7 @@ use v1::nodes_server::{Nodes, NodesServer};
 use super::ca::{Authority, AuthorityError, Role};
 use super::desk::{Desk, DeskError, Standing};
 use super::enrol::{Strangers, enrol};
+use super::errand::{ErrandError, Errands};
 use super::exec::{Carried, ExecError, ExecLink, Execs};
 use super::session::{Sessions, wrong};
 use super::stream::{Inlet, Outbox, outbox};
@@ -91,6 +92,7 @@ pub(super) struct Shared {
     pin: Digest,
     pub(super) sessions: Sessions,
     pub(super) execs: Execs,
+    pub(super) errands: Errands,
     pub(super) strangers: Strangers,
     logs: Arc<Logs>,
     members: Arc<Members>,
@@ -153,6 +155,7 @@ impl NodeServer {
                 pin: dial::pin(root).unwrap_or_else(|| Digest::of(root)),
                 sessions: Sessions::default(),
                 execs: Execs::default(),
+                errands: Errands::default(),
                 strangers: Strangers::default(),
                 logs: Arc::default(),
                 shelf: OnceLock::new(),
@@ -240,6 +243,24 @@ impl NodeServer {
             sessions, execs, ..
         } = &*self.shared;
         execs.open(sessions, node, open).await
+    }
+
+    /// Has a node do something to one of its instances, and gives what it
+    /// tells.
+    ///
+    /// Whether it may be done was decided before.
+    ///
+    /// # Errors
+    /// It was not done, or nobody knows whether it was.
+    pub async fn errand(
+        &self,
+        node: NodeId,
+        what: (String, v1::errand::Of),
+    ) -> Result<Option<v1::Diagnosis>, ErrandError> {
+        let Shared {
+            sessions, errands, ..
+        } = &*self.shared;
+        errands.run(sessions, node, what).await
     }
 
     /// Counts an exec session among those that are carried here; before it is

@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fluffy_api::node::{MAX_REPORTS, OLDEST_PROTOCOL, PROTOCOL, refusal, v1};
+use fluffy_api::node::{MAX_REPORTS, OLDEST_PROTOCOL, PROTOCOL, feature, refusal, v1};
 use fluffy_base::id::{BootId, NodeId};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -50,6 +50,8 @@ pub(super) struct Sessions(Mutex<HashMap<NodeId, Open>>);
 #[derive(Debug)]
 struct Open {
     orders: mpsc::Sender<Told>,
+    /// What the node can do beside its minor version.
+    features: BTreeSet<String>,
     /// Dropping it tells the session that a newer one took its place.
     _place: oneshot::Sender<()>,
 }
@@ -67,11 +69,23 @@ impl Sessions {
         self.lock().keys().copied().collect()
     }
 
-    fn enter(&self, node: NodeId) -> (mpsc::Receiver<Told>, oneshot::Receiver<()>) {
+    /// Whether a node that is connected here says that it can do something.
+    pub(super) fn can(&self, node: NodeId, feature: &str) -> bool {
+        let all = self.lock();
+        all.get(&node)
+            .is_some_and(|open| open.features.contains(feature))
+    }
+
+    fn enter(
+        &self,
+        node: NodeId,
+        features: BTreeSet<String>,
+    ) -> (mpsc::Receiver<Told>, oneshot::Receiver<()>) {
         let (orders, ordered) = mpsc::channel(WAITING);
         let (place, replaced) = oneshot::channel();
         let open = Open {
             orders,
+            features,
             _place: place,
         };
         self.lock().insert(node, open);
@@ -152,6 +166,10 @@ impl Session {
         check_hello(&peer, &hello)?;
         let boot = hello.boot_id.clone();
         let held = hello.plan;
+        // What this server does not know of is nothing to it.
+        let known = |name: &&String| feature::ALL.contains(&name.as_str());
+        let named = hello.features.iter().take(feature::MOST);
+        let features = named.filter(known).cloned().collect();
         // Who comes with a certificate that has ended gets a new one, and
         // nothing else.
         let late = peer.is_late(shared.clock.now());
@@ -162,7 +180,7 @@ impl Session {
         if !late {
             forget_execs(&shared, peer.node).await?;
         }
-        let (ordered, replaced) = shared.sessions.enter(peer.node);
+        let (ordered, replaced) = shared.sessions.enter(peer.node, features);
         let through = opened.as_ref().map_or(0, |opened| opened.reports_through);
         let (reports, heard) = mpsc::channel(WAITING);
         let mut worker = JoinSet::new();
@@ -258,6 +276,7 @@ impl Session {
             Said::Heartbeat(heartbeat) => desk.heartbeat(node, heartbeat),
             Said::PlanAck(ack) => desk.plan_ack(node, ack),
             Said::ExecRefused(refused) => self.shared.execs.refuse(node, refused),
+            Said::ErrandDone(done) => self.shared.errands.done(node, done),
             Said::CertificateRequest(request) => self.certify(&request).await?,
             Said::Capacity(capacity) => {
                 if capacity.cached_images.len() > MAX_IMAGES {

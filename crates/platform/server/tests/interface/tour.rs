@@ -8,13 +8,15 @@ use tokio::time::{Instant, sleep};
 use crate::house::{House, Judge, PATIENCE};
 
 /// What the tour leaves out: a WebSocket is no JSON, a disk that was moved and
-/// public addresses are an operator's to bring, and a key stays for a month.
-const NOT_ON_THE_TOUR: [&str; 5] = [
+/// public addresses are an operator's to bring, a key stays for a month, and a
+/// signal needs a node that is connected.
+const NOT_ON_THE_TOUR: [&str; 6] = [
     "connectExec",
     "disableIpv4",
     "enableIpv4",
     "rehomeVolume",
     "retireKey",
+    "signalInstance",
 ];
 
 struct Guide<'a> {
@@ -276,6 +278,11 @@ async fn running(guide: &Guide<'_>, house: &House) {
     guide.call(O::GetExec, &["local", id(&exec)]).await;
     guide.call(O::RevokeExec, &["local", id(&exec)]).await;
     guide.call(O::GetLogs, &env).await;
+    let diagnosis = guide.call(O::DiagnoseInstance, &of_instance).await;
+    assert!(
+        diagnosis["node_problem"].is_string(),
+        "its node has no session: {diagnosis}"
+    );
     guide.call(O::RestartInstance, &of_instance).await;
 
     let second = guide.send(O::CreateRelease, &app, body_of(2)).await;

@@ -347,6 +347,7 @@ fn argument(field: &Field, positional: &mut bool, alone: bool) -> Arg {
         // An address has its place though a principal can stand for it.
         FieldKind::Text => (field.required && *positional) || field.name == "email",
         FieldKind::File => field.name != "manifest",
+        FieldKind::Words(_) => field.name == "signal",
         _ => false,
     };
     let upper = field.flag().replace('-', "_").to_ascii_uppercase();
@@ -634,6 +635,10 @@ fn exec(command: Command) -> Command {
         )
         .arg(flag("no-tty", "Give it no terminal").conflicts_with("tty"))
         .arg(flag("no-stdin", "Do not read standard input").short('n'))
+        .arg(flag(
+            "root",
+            "Run it as the instance's root and not as its workload's user",
+        ))
         .arg(
             variable
                 .value_name("NAME=VALUE")

@@ -1,15 +1,17 @@
 //! `fluffy exec`: a command in an instance, with the caller's own streams.
 //!
 //! The session is asked for like everything else; its WebSocket then carries
-//! bytes, sizes and signals. The code is the command's own, so none of ours is
+//! bytes, sizes and signals. A terminal whose connection broke comes back to
+//! its session by itself. The code is the command's own, so none of ours is
 //! used: 125 if it never started, 255 if how it ended is not known.
 
 use std::process;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ArgMatches;
 use fluffy_api::Operation;
-use fluffy_api::client::{ALIVE_EVERY, ExecEvent, ExecReceiver, ExecSender};
+use fluffy_api::client::{ALIVE_EVERY, CallError, ExecEvent, ExecReceiver, ExecSender};
 use fluffy_api::exec::{Control, Exit, Signal};
 use fluffy_base::Span;
 use fluffy_contract::isolation::Output;
@@ -17,7 +19,7 @@ use fluffy_report::{ExitCode, Report};
 use fluffy_secret::SecretString;
 use rustix::process::Signal as Number;
 use serde_json::{Map, Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::ask::{self, Asker, Call};
@@ -34,6 +36,12 @@ const NEVER_STARTED: u8 = 125;
 const UNKNOWN: u8 = 255;
 /// How long is waited for the end of a command that was killed.
 const LAST: Duration = Duration::from_secs(10);
+/// How long a server waits for somebody whose connection broke, and how long
+/// is waited between two tries, at first and at most.
+const COME_BACK: Duration = Duration::from_secs(30);
+const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
+/// How much output is told of at once as arrived.
+const ACK_EVERY: u64 = 64 << 10;
 
 /// Whether these words run something in an instance.
 pub(crate) fn is_exec(command: &PlatformCommand) -> bool {
@@ -58,13 +66,10 @@ async fn whole(asker: &mut Asker<'_>, matches: &ArgMatches) -> Result<u8, Failur
     let operation = Operation::CreateExec;
     call::guard_env(asker, operation.spec()).await?;
     let wishes = Wishes::read(matches)?;
-    let call = Call {
-        path: call::path(asker, operation.spec(), matches)?,
-        body: Some(wishes.body(matches)),
-        ..Call::default()
-    };
+    let path = call::path(asker, operation.spec(), matches)?;
     let org = asker.target.part("org")?.name.clone();
-    let granted = asker.call(operation, call).await?.value;
+    let granted = ask(asker, path, wishes.body(matches)).await;
+    let granted = granted.map_err(|error| refusal::failed(&error, operation.spec().cli))?;
     let (id, token) = opening(&granted)?;
     let opened = asker.exec(&org, &id, &token).await;
     let (sender, receiver) =
@@ -73,15 +78,44 @@ async fn whole(asker: &mut Asker<'_>, matches: &ArgMatches) -> Result<u8, Failur
     let raw = terminal::is_interactive() && wishes.tty;
     let raw = raw.then(terminal::RawTerminal::enter).transpose();
     let raw = raw.map_err(|error| failure::no_terminal(&error))?;
-    let end = carry(sender, receiver, &wishes).await;
+    let mut line = Line {
+        asker: &mut *asker,
+        org: &org,
+        id: &id,
+        had: 0,
+        acked: 0,
+        resume: None,
+    };
+    let end = line.carry(sender, receiver, &wishes).await;
     drop(raw);
     Ok(tell(asker.session, &end))
+}
+
+/// Asks for a session. A server that does not know yet what it is to wait for
+/// anybody is asked for one that does not.
+async fn ask(asker: &mut Asker<'_>, path: Vec<String>, body: Value) -> Result<Value, CallError> {
+    let call = |body| Call {
+        path: path.clone(),
+        body: Some(body),
+        ..Call::default()
+    };
+    let mut plain = body.clone();
+    let waits = plain.as_object_mut().and_then(|body| body.remove("resume"));
+    let asked = asker.try_call(Operation::CreateExec, &call(body)).await;
+    let asked = match asked {
+        Err(CallError::Refused(problem)) if waits.is_some() && problem.code == "unknown_field" => {
+            asker.try_call(Operation::CreateExec, &call(plain)).await
+        }
+        asked => asked,
+    };
+    Ok(asked?.value)
 }
 
 /// What was asked beside the command itself.
 struct Wishes {
     tty: bool,
     stdin: bool,
+    root: bool,
     variables: Map<String, Value>,
 }
 
@@ -100,6 +134,7 @@ impl Wishes {
         Ok(Self {
             tty: call::has(matches, "tty") || alone,
             stdin: !call::has(matches, "no-stdin"),
+            root: call::has(matches, "root"),
             variables,
         })
     }
@@ -109,7 +144,7 @@ impl Wishes {
         let words: Vec<&String> = words.into_iter().flatten().collect();
         let size = self.tty.then(terminal::size);
         let longest = matches.get_one::<Span>("max-time");
-        json!({
+        let mut body = json!({
             "command": words,
             "tty": self.tty,
             "cols": size.map(|size| size.columns.clamp(1, 1000)),
@@ -118,7 +153,14 @@ impl Wishes {
             "stdin": self.stdin,
             "max_seconds": longest.map(|span| span.millis / 1000),
             "reason": matches.get_one::<String>("reason"),
-        })
+        });
+        // What an older server does not know is only said where it is meant.
+        for (name, wanted) in [("resume", self.tty), ("as_root", self.root)] {
+            if wanted && let Value::Object(body) = &mut body {
+                body.insert(name.to_owned(), true.into());
+            }
+        }
+        body
     }
 }
 
@@ -146,60 +188,182 @@ enum End {
     Left,
 }
 
-/// Carries everything between the caller and the command until it ends.
-async fn carry(sender: ExecSender, mut receiver: ExecReceiver, wishes: &Wishes) -> End {
-    let mut signals = Signals::listen();
-    let writer = Writer::start();
-    let (orders, ordered) = mpsc::channel(8);
-    let (typing, typed) = mpsc::channel(1);
-    // Ends the reading thread when this function returns. Where nothing can
-    // be read there is no input.
-    let reader = wishes.stdin.then(|| Reader::start(typing).ok());
-    let sending = tokio::spawn(send(sender, ordered, typed));
-    let mut held = None;
-    let mut leave: Option<Instant> = None;
-    let end = loop {
-        let given_up = async {
-            match leave {
-                Some(deadline) => tokio::time::sleep_until(deadline).await,
-                None => std::future::pending().await,
+/// A session, and how far its output came.
+struct Line<'a, 'b> {
+    asker: &'a mut Asker<'b>,
+    org: &'a str,
+    id: &'a str,
+    /// How much of the output arrived, and how much of that was said.
+    had: u64,
+    acked: u64,
+    /// What lets us in again.
+    resume: Option<SecretString>,
+}
+
+/// What the caller wants sent.
+struct Inbox {
+    orders: mpsc::Receiver<Control>,
+    typed: mpsc::Receiver<Vec<u8>>,
+    typing: bool,
+}
+
+impl Line<'_, '_> {
+    /// Carries everything between the caller and the command until it ends.
+    async fn carry(
+        &mut self,
+        sender: ExecSender,
+        mut receiver: ExecReceiver,
+        wishes: &Wishes,
+    ) -> End {
+        let mut signals = Signals::listen();
+        let writer = Writer::start();
+        let (orders, ordered) = mpsc::channel(8);
+        let (typing, typed) = mpsc::channel(1);
+        // Ends the reading thread when this function returns. Where nothing can
+        // be read there is no input.
+        let reader = wishes.stdin.then(|| Reader::start(typing).ok());
+        let inbox = Arc::new(Mutex::new(Inbox {
+            orders: ordered,
+            typed,
+            typing: true,
+        }));
+        let (acks, acked) = watch::channel(0);
+        let mut sending = tokio::spawn(send(sender, Arc::clone(&inbox), acked.clone()));
+        let mut held = None;
+        let mut leave: Option<Instant> = None;
+        let end = loop {
+            let given_up = async {
+                match leave {
+                    Some(deadline) => tokio::time::sleep_until(deadline).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                // A piece that came is written before another is taken.
+                room = writer.pieces.reserve(), if held.is_some() => {
+                    if let (Ok(room), Some(piece)) = (room, held.take()) {
+                        room.send(piece);
+                    }
+                }
+                event = receiver.next(), if held.is_none() => match event {
+                    Some(ExecEvent::Exit(exit)) => break End::Told(exit),
+                    Some(event) => {
+                        held = self.take(event);
+                        if held.as_ref().is_some_and(|piece| writer.is_unheard(piece)) {
+                            break End::Unheard;
+                        }
+                        if self.resume.is_some() && self.had - self.acked >= ACK_EVERY {
+                            self.acked = self.had;
+                            acks.send_replace(self.had);
+                        }
+                    }
+                    None => {
+                        sending.abort();
+                        let Some(token) = self.resume.take() else {
+                            break End::Lost;
+                        };
+                        warn(&writer, "the connection broke; coming back to the session").await;
+                        let again = tokio::select! {
+                            again = self.come_back(&token) => again,
+                            () = hurried(&mut signals) => None,
+                        };
+                        let Some((mut sender, again)) = again else {
+                            break End::Lost;
+                        };
+                        self.acked = self.had;
+                        // Nothing older is said after it.
+                        acks.send_replace(self.had);
+                        let out_offset = self.had;
+                        if !sender.control(&Control::Ack { out_offset }).await {
+                            break End::Lost;
+                        }
+                        receiver = again;
+                        sending = tokio::spawn(send(sender, Arc::clone(&inbox), acked.clone()));
+                        warn(&writer, "the session goes on").await;
+                        if let Some(size) = order(&Event::Resized, wishes.tty) {
+                            let _ = orders.try_send(size);
+                        }
+                    }
+                },
+                event = signals.next() => {
+                    if let Event::Signal(number) = event && number == Number::KILL.as_raw() {
+                        leave = leave.or_else(|| Some(Instant::now() + LAST));
+                    }
+                    // Who does not take eight orders takes none.
+                    if let Some(order) = order(&event, wishes.tty) {
+                        let _ = orders.try_send(order);
+                    }
+                }
+                () = given_up => break End::Left,
             }
         };
-        tokio::select! {
-            // A piece that came is written before another is taken.
-            room = writer.pieces.reserve(), if held.is_some() => {
-                if let (Ok(room), Some(piece)) = (room, held.take()) {
-                    room.send(piece);
-                }
-            }
-            event = receiver.next(), if held.is_none() => match event {
-                Some(ExecEvent::Stdout(bytes)) => {
-                    let piece = Output::Stdout(bytes.to_vec());
-                    if writer.is_unheard(&piece) {
-                        break End::Unheard;
-                    }
-                    held = Some(piece);
-                }
-                Some(ExecEvent::Stderr(bytes)) => held = Some(Output::Stderr(bytes.to_vec())),
-                Some(ExecEvent::Exit(exit)) => break End::Told(exit),
-                None => break End::Lost,
-            },
-            event = signals.next() => {
-                if let Event::Signal(number) = event && number == Number::KILL.as_raw() {
-                    leave = leave.or_else(|| Some(Instant::now() + LAST));
-                }
-                // Who does not take eight orders takes none.
-                if let Some(order) = order(&event, wishes.tty) {
-                    let _ = orders.try_send(order);
-                }
-            }
-            () = given_up => break End::Left,
+        drop(reader);
+        sending.abort();
+        if matches!(end, End::Told(_)) && self.resume.is_some() {
+            receiver.leave().await;
         }
-    };
-    drop(reader);
-    sending.abort();
-    writer.finish().await;
-    end
+        writer.finish().await;
+        end
+    }
+
+    /// What is to be written of what came.
+    fn take(&mut self, event: ExecEvent) -> Option<Output> {
+        match event {
+            ExecEvent::Ready { resume_token, .. } => {
+                self.resume = resume_token;
+                None
+            }
+            ExecEvent::Stdout(bytes) => {
+                self.had += bytes.len() as u64;
+                Some(Output::Stdout(bytes.to_vec()))
+            }
+            ExecEvent::Stderr(bytes) => Some(Output::Stderr(bytes.to_vec())),
+            // What arrived before is left out.
+            ExecEvent::Again { place, bytes } => {
+                let end = place.saturating_add(bytes.len() as u64);
+                let known = usize::try_from(self.had.saturating_sub(place)).unwrap_or(usize::MAX);
+                self.had = self.had.max(end);
+                let new = bytes.get(known..).filter(|new| !new.is_empty())?;
+                Some(Output::Stdout(new.to_vec()))
+            }
+            ExecEvent::Gap => {
+                let text = "fluffy: some output is lost here\r\n";
+                Some(Output::Stderr(text.as_bytes().to_vec()))
+            }
+            // The caller looks for it before.
+            ExecEvent::Exit(_) => None,
+        }
+    }
+
+    /// Tries to come back for as long as the session waits.
+    async fn come_back(&mut self, token: &SecretString) -> Option<(ExecSender, ExecReceiver)> {
+        let until = Instant::now() + COME_BACK;
+        let mut pause = PAUSE.0;
+        while Instant::now() < until {
+            let opened = self.asker.exec(self.org, self.id, token);
+            match tokio::time::timeout_at(until, opened).await {
+                Ok(Ok(opened)) => return Some(opened),
+                // It is over, or the token is.
+                Ok(Err(CallError::Refused(problem))) if !problem.retryable => return None,
+                Ok(Err(_)) | Err(_) => {}
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE.1);
+        }
+        None
+    }
+}
+
+/// Tells the caller something between what the command says.
+async fn warn(writer: &Writer, text: &str) {
+    // The terminal may be one that begins no new line by itself.
+    let text = format!("\r\nfluffy: {text}\r\n");
+    let _ = writer.pieces.send(Output::Stderr(text.into_bytes())).await;
+}
+
+/// Returns when the caller does not want to wait any more.
+async fn hurried(signals: &mut Signals) {
+    while let Event::Resized = signals.next().await {}
 }
 
 /// What a signal to us means for the command.
@@ -225,23 +389,29 @@ fn order(event: &Event, tty: bool) -> Option<Control> {
     Some(Control::Signal { signal })
 }
 
-/// Sends what is typed and ordered; orders first.
-async fn send(
-    mut sender: ExecSender,
-    mut orders: mpsc::Receiver<Control>,
-    mut typed: mpsc::Receiver<Vec<u8>>,
-) {
+/// Sends what is typed and ordered, and how much arrived; orders first. What
+/// is not taken yet when this ends waits for the next connection.
+async fn send(mut sender: ExecSender, inbox: Arc<Mutex<Inbox>>, mut acked: watch::Receiver<u64>) {
+    let mut inbox = inbox.lock().await;
+    let Inbox {
+        orders,
+        typed,
+        typing,
+    } = &mut *inbox;
     let mut alive = interval(ALIVE_EVERY);
     alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut typing = true;
     loop {
         let sent = tokio::select! {
             biased;
             Some(order) = orders.recv() => sender.control(&order).await,
-            piece = typed.recv(), if typing => match piece {
+            Ok(()) = acked.changed() => {
+                let out_offset = *acked.borrow_and_update();
+                sender.control(&Control::Ack { out_offset }).await
+            }
+            piece = typed.recv(), if *typing => match piece {
                 Some(piece) => sender.input(&piece).await,
                 None => {
-                    typing = false;
+                    *typing = false;
                     sender.control(&Control::Close).await
                 }
             },

@@ -117,6 +117,50 @@ impl<'a> Stranger<'a> {
         }
     }
 
+    /// Asks for a session at a terminal whose client may come back, and opens
+    /// it; with what lets it in again, and its process.
+    fn open_lasting(&self, instance: &str, script: &str) -> (Session, Socket, String, u64) {
+        let path = [ENV[0], ENV[1], ENV[2], instance];
+        let body = json!({
+            "command": ["/bin/sh", "-c", script], "stdin": true, "tty": true, "resume": true,
+        });
+        let ask = Ask::new(Operation::CreateExec, &path).body(&body);
+        let answer = self.runtime.block_on(self.client().call(ask)).unwrap();
+        let text = |name: &str| answer.value[name].as_str().unwrap().to_owned();
+        let session = Session {
+            id: text("id"),
+            token: text("token"),
+        };
+        let mut socket = self.connect(&session.id, &session.token).unwrap();
+        let ready = self.word(&mut socket);
+        let token = ready["resume_token"].as_str().unwrap().to_owned();
+        (session, socket, token, ready["pid"].as_u64().unwrap())
+    }
+
+    /// Says how much of the output came.
+    fn has(&self, socket: &mut Socket, place: u64) {
+        let ack = json!({"type": "ack", "out_offset": place}).to_string();
+        let said = [&[0x10], ack.as_bytes()].concat();
+        socket.said.send(Message::Binary(said.into())).unwrap();
+    }
+
+    /// The next word of the server about the session.
+    fn word(&self, socket: &mut Socket) -> Value {
+        let listen = async {
+            loop {
+                match socket.heard.recv().await {
+                    Some(Message::Binary(bytes)) if bytes.first() == Some(&0x10) => {
+                        return serde_json::from_slice(&bytes[1..]).unwrap();
+                    }
+                    Some(_) => {}
+                    None => panic!("it ended"),
+                }
+            }
+        };
+        let listened = async { tokio::time::timeout(LONG, listen).await };
+        self.runtime.block_on(listened).unwrap()
+    }
+
     /// Opens the WebSocket of a session; the status of a refusal.
     fn connect(&self, session: &str, token: &str) -> Result<Socket, u16> {
         let socket = self.lived.folder().join("api.sock");
@@ -161,6 +205,10 @@ impl<'a> Stranger<'a> {
                 match socket.heard.recv().await {
                     Some(Message::Binary(bytes)) if matches!(bytes.first(), Some(2 | 3)) => {
                         heard.push_str(&String::from_utf8_lossy(&bytes[1..]));
+                    }
+                    // Said again: behind its place in all of the output.
+                    Some(Message::Binary(bytes)) if bytes.first() == Some(&0x12) => {
+                        heard.push_str(&String::from_utf8_lossy(&bytes[9..]));
                     }
                     // What is about the session, not what it says.
                     Some(Message::Binary(bytes)) if bytes.first() == Some(&0x10) => {}
@@ -340,6 +388,77 @@ fn tokens_and_sessions_of_real_instances_are_bounded() {
     let (_, (_, socket)) = held.iter_mut().find(|(it, _)| **it == left).unwrap();
     stranger.types(socket, "");
     assert_eq!(stranger.ends(socket)["exit_code"], 0);
+    drop(stranger);
+    lived.end();
+}
+
+#[test]
+fn only_its_own_client_comes_back_to_a_session_and_only_in_time() {
+    let manifest = MANIFEST.replace("replicas = 5", "replicas = 1");
+    let mut lived = Lived::start(&manifest);
+    lived.site.succeeds(&["deploy"]);
+    let [instance] = lived.ready(1).try_into().unwrap();
+    let stranger = Stranger::new(&lived);
+    let failures = || {
+        let line = [
+            "events",
+            "audit",
+            "--types",
+            "auth.failed",
+            "--limit",
+            "200",
+        ];
+        let events = lived.site.json(0, &line);
+        events["items"].as_array().unwrap().len()
+    };
+    let refused = |session: &Session, token: &str| {
+        let before = failures();
+        assert_eq!(stranger.connect(&session.id, token).unwrap_err(), 403);
+        assert_eq!(failures(), before + 1, "one event for each");
+    };
+    let script = "echo $$; while read line; do echo got $line; done; exit 5";
+    let (one, mut socket, first, pid) = stranger.open_lasting(&instance, script);
+    stranger.hears(&mut socket, &format!("{pid}\r\n"));
+    let (two, other, foreign, _) = stranger.open_lasting(&instance, script);
+
+    // Of another session, of no session, and what let it in at first.
+    refused(&one, &foreign);
+    refused(&one, &one.token);
+    let (head, last) = first.split_at(first.len() - 1);
+    refused(
+        &one,
+        &format!("{head}{}", if last == "A" { "B" } else { "A" }),
+    );
+    refused(&one, &format!("flf_er_{}", "A".repeat(49)));
+    // None of that used the right one up, which is good once.
+    drop(socket);
+    let mut socket = stranger.connect(&one.id, &first).unwrap();
+    let second = stranger.word(&mut socket);
+    let second = second["resume_token"].as_str().unwrap().to_owned();
+    refused(&one, &first);
+    stranger.has(&mut socket, 0);
+    stranger.types(&mut socket, "again\n");
+    stranger.hears(&mut socket, "got again");
+    let line = ["events", "list", "--types", "exec_session.resumed"];
+    let resumed = lived.site.json(0, &line);
+    assert_eq!(resumed["items"].as_array().unwrap().len(), 1);
+    // To who is there already, too: the newer connection is the one.
+    let mut newer = stranger.connect(&one.id, &second).unwrap();
+    let third = stranger.word(&mut newer);
+    let third = third["resume_token"].as_str().unwrap().to_owned();
+    stranger.has(&mut newer, 0);
+    stranger.types(&mut newer, "\u{4}");
+    assert_eq!(stranger.ends(&mut newer)["exit_code"], 5);
+    assert_eq!(stranger.ended(&one)["exit_code"], 5);
+    refused(&one, &third);
+
+    // Nobody comes back to the other one: it ends as it was said.
+    drop(other);
+    let before = std::time::Instant::now();
+    let end = stranger.ended(&two);
+    assert!(before.elapsed().as_secs() >= 29, "it did not wait");
+    assert_eq!(end["end_reason"], "client_disconnect", "{end}");
+    refused(&two, &foreign);
     drop(stranger);
     lived.end();
 }

@@ -112,6 +112,32 @@ fn a_command_in_an_instance_has_our_streams_and_gives_its_code() {
     shell.stage.running.end();
 }
 
+/// The simulated node names no feature, as one from before there were any.
+#[test]
+fn an_older_node_is_not_asked_for_what_it_does_not_know() {
+    let shell = Shell::start();
+    let output = shell.ends(125, &["--root", "--no-stdin"], &["echo", "root"], b"");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("not_supported"), "{said}");
+    assert_eq!(output.stdout, b"");
+    let site = &shell.stage.site;
+    let line = ["instances", "signal", &shell.instance, "HUP"];
+    assert_eq!(site.json_error(1, &line)["code"], "not_supported");
+    let shown = site.json(0, &["instances", "diagnose", &shell.instance]);
+    let shown = &shown["data"];
+    assert_eq!(shown["node"], serde_json::Value::Null);
+    let why = shown["node_problem"].as_str().unwrap();
+    assert!(why.contains("older"), "{why}");
+    assert!(
+        shown["transitions"].as_array().unwrap().len() > 1,
+        "{shown}"
+    );
+    // What it knows goes on as before.
+    let output = shell.ends(0, &["--tty"], &["echo", "plain"], b"");
+    assert!(output.stdout.starts_with(b"plain"), "{output:?}");
+    shell.stage.running.end();
+}
+
 #[test]
 fn signals_reach_the_command_and_its_end_comes_back() {
     let shell = Shell::start();

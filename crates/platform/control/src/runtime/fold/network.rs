@@ -107,6 +107,8 @@ fn exec(runtime: &mut Runtime, at: &At<'_>, body: &Body) -> Option<()> {
                 state: ExecState::Requested,
                 command: it.command.clone(),
                 tty: it.tty,
+                as_root: it.as_root.unwrap_or(false),
+                resume: it.resume.unwrap_or(false),
                 reason: it.reason.clone(),
                 expires_at: None,
                 max_seconds: 0,

@@ -9,7 +9,7 @@ use crate::access::authorize::{self, forbidden};
 use crate::access::place::Place;
 use crate::access::{caller_of_token, kind_of};
 use crate::call::{Call, Fact, Outcome, Subject, Written};
-use crate::event::{ExecSessionConnected, ExecSessionEnded};
+use crate::event::{ExecSessionConnected, ExecSessionEnded, ExecSessionResumed};
 use crate::refusal::Refusal;
 use crate::runtime::record::ExecSession;
 use crate::runtime::steps::scope;
@@ -38,7 +38,11 @@ pub fn may_go_on(state: &State, now: Timestamp, id: ExecSessionId) -> bool {
     let (Ok(who), Some(place)) = (who, place) else {
         return false;
     };
-    authorize::stands(state, now, &who, "instance.exec", &place)
+    let root = session.as_root.then_some("instance.exec_root");
+    let needed = ["instance.exec"].into_iter().chain(root);
+    needed
+        .into_iter()
+        .all(|action| authorize::stands(state, now, &who, action, &place))
 }
 
 /// The client may come in only while the instance runs, its time is not up,
@@ -83,6 +87,45 @@ pub(super) fn connected(
     Written {
         facts: vec![fact.of(&scope)],
         outcome,
+    }
+}
+
+/// A client may come back only to a session that goes on, and while who asked
+/// for it may still run something there. Whether its token is good was looked
+/// at by whoever carries the session.
+pub(super) fn resumed(
+    state: &State,
+    call: &Call<'_>,
+    id: ExecSessionId,
+    pii_ref: Option<&str>,
+) -> Written {
+    let Some(session) = state.runtime.execs.get(&id) else {
+        return Written::refused(missing("exec session"));
+    };
+    let instance = state.runtime.plan.instances.get(&session.instance);
+    let (true, true, Some(instance)) = (
+        session.state == ExecState::Connected,
+        session.resume,
+        instance,
+    ) else {
+        let why = "the session does not wait for anybody";
+        let refusal = Refusal::new("exec_token_invalid", why, "ask for a new session");
+        return Written::refused(refusal);
+    };
+    if !may_go_on(state, call.now, id) {
+        return Written::refused(forbidden("instance.exec"));
+    }
+    let resumed = ExecSessionResumed {
+        node_id: instance.node,
+        pii_ref: pii_ref.map(str::to_owned),
+    };
+    let scope = scope(&state.runtime, session.env);
+    Written {
+        facts: vec![Fact::new(id, resumed.into()).of(&scope)],
+        outcome: Outcome::Done {
+            status: 200,
+            subject: Subject::default(),
+        },
     }
 }
 

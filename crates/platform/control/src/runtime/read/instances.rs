@@ -83,6 +83,8 @@ impl View<'_> {
             status: session.state.to_string(),
             command: session.command.clone(),
             tty: session.tty,
+            as_root: session.as_root,
+            resume: session.resume,
             reason: session.reason.clone(),
             principal_id: session.principal.clone(),
             expires_at: session.expires_at,

@@ -2,14 +2,18 @@
 
 use std::time::Duration;
 
-use fluffy_api::types::CreateExec;
-use fluffy_base::id::{ExecSessionId, InstanceId};
+use fluffy_api::types::{CreateExec, SIGNALS, SignalInstance};
+use fluffy_base::id::{EnvId, ExecSessionId, InstanceId};
 use fluffy_planner::lifecycle::{Cause, ExecState, InstanceStatus};
+use fluffy_planner::model::Instance;
 
 use super::{Decided, Desk, invalid, missing, transition};
 use crate::access::place::Place;
 use crate::call::{Call, CallerKind, Fact, Material, Request, Subject};
-use crate::event::{ExecSessionDenied, ExecSessionEnded, ExecSessionGranted, ExecSessionRequested};
+use crate::event::{
+    ExecSessionDenied, ExecSessionEnded, ExecSessionGranted, ExecSessionRequested,
+    InstanceSignalRequested,
+};
 use crate::refusal::Refusal;
 use crate::runtime::quota::Dimension;
 
@@ -34,18 +38,8 @@ pub(super) fn create(desk: &Desk<'_>) -> Decided {
     };
     let max_seconds = range("max_seconds", body.max_seconds, 3600, 60..=86_400)?;
     let token_seconds = range("token_seconds", body.token_seconds, 60, 30..=300)?;
-    let id: InstanceId = desk.leaf("instance")?;
+    let (id, _) = running(desk, env_id)?;
     let runtime = desk.runtime();
-    let instance = runtime.plan.instances.get(&id);
-    let instance = instance.filter(|instance| instance.group.env == env_id);
-    let instance = instance.ok_or_else(|| missing("instance"))?;
-    let status = instance.observed.status;
-    if !instance.is_wanted() || !matches!(status, InstanceStatus::Ready | InstanceStatus::Unhealthy)
-    {
-        let why = format!("the instance is {status}");
-        let fix = "choose an instance that is ready";
-        return Err(Refusal::new("instance_not_running", why, fix));
-    }
     runtime.within(env.org, Dimension::ExecSessions, 1)?;
     let live = || runtime.execs.values().filter(|it| !it.state.is_final());
     let of_env = live().filter(|it| it.env == env_id).count();
@@ -91,11 +85,50 @@ pub(super) fn create(desk: &Desk<'_>) -> Decided {
     Ok((facts, Subject::of("exec_granted", session)))
 }
 
+/// The instance that a path names, if it runs.
+fn running<'a>(desk: &Desk<'a>, env: EnvId) -> Result<(InstanceId, &'a Instance), Refusal> {
+    let id: InstanceId = desk.leaf("instance")?;
+    let instance = desk.runtime().plan.instances.get(&id);
+    let instance = instance.filter(|instance| instance.group.env == env);
+    let instance = instance.ok_or_else(|| missing("instance"))?;
+    let status = instance.observed.status;
+    if !instance.is_wanted() || !matches!(status, InstanceStatus::Ready | InstanceStatus::Unhealthy)
+    {
+        let why = format!("the instance is {status}");
+        let fix = "choose an instance that is ready";
+        return Err(Refusal::new("instance_not_running", why, fix));
+    }
+    Ok((id, instance))
+}
+
+/// A signal for a workload; its node is told once this is on record.
+pub(super) fn signal(desk: &Desk<'_>) -> Decided {
+    let (env_id, _) = desk.env()?;
+    let SignalInstance { signal } = desk.body()?;
+    if !SIGNALS.contains(&signal.as_str()) {
+        let why = format!("it is one of {}", SIGNALS.join(", "));
+        return Err(invalid("signal", &why));
+    }
+    let (id, instance) = running(desk, env_id)?;
+    let record = desk.runtime().instances.get(&id);
+    let asked = InstanceSignalRequested {
+        signal,
+        node_id: instance.node,
+        boot_id: record.and_then(|record| record.boot),
+    };
+    Ok((
+        vec![Fact::new(id, asked.into())],
+        Subject::of("instance", id),
+    ))
+}
+
 fn requested(call: &Call<'_>, id: InstanceId, body: CreateExec) -> ExecSessionRequested {
     ExecSessionRequested {
         instance_id: id,
         command: redact(&body.command),
         tty: body.tty,
+        as_root: body.as_root.then_some(true),
+        resume: body.resume.then_some(true),
         reason: body.reason,
         token_id: match call.caller.kind {
             CallerKind::Token(id) => Some(id),
@@ -140,6 +173,9 @@ fn check(body: &CreateExec) -> Result<(), Refusal> {
     if body.env.len() > 64 || bytes > 16 * 1024 {
         let why = "it has at most 64 variables and 16 KiB";
         return Err(invalid("env", why));
+    }
+    if body.resume && !body.tty {
+        return Err(invalid("resume", "only a session with a terminal waits"));
     }
     Ok(())
 }

@@ -162,6 +162,7 @@ impl Double {
             link: ExecLink {
                 to_node,
                 from_node: link,
+                tells_started: false,
             },
             terms: Terms {
                 session: "exec_1".to_owned(),
@@ -169,6 +170,7 @@ impl Double {
                 tty: false,
             },
             revoked,
+            rejoin: None,
             ended,
         };
         *self.0.exec.lock().unwrap() = Some((token, opened));
@@ -410,7 +412,7 @@ impl Backend for Double {
         let mut exec = self.0.exec.lock().unwrap();
         let opened = exec.take_if(|(token, _)| ask.token == Some(*token));
         opened
-            .map(|(_, opened)| Opening::Here(opened))
+            .map(|(_, opened)| Opening::Here(Box::new(opened)))
             .ok_or_else(|| {
                 Refusal::new(
                     "exec_token_invalid",
