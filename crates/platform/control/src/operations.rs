@@ -539,11 +539,16 @@ fn accessed(request: &Request, place: &Place) -> Option<Fact> {
         .filter_map(|name| Some((name.to_owned(), Value::from(given(name)?.clone()))))
         .collect();
     let follows = given("follow").is_some_and(|is| is == "true");
+    let mode = match (follows, given("cursor")) {
+        (true, _) => "follow",
+        (false, Some(_)) => "export",
+        (false, None) => "query",
+    };
     let body = LogsAccessed {
         selectors: Value::Object(selectors),
         since: time("since"),
         until: time("until"),
-        mode: if follows { "follow" } else { "query" }.to_owned(),
+        mode: mode.to_owned(),
     };
     let fact = Fact::new(env, body.into()).of(&place.scope());
     Some(Fact {
