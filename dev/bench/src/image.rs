@@ -159,6 +159,7 @@ impl Layer {
         let request = ImageRequest {
             digest: self.manifest,
             source: Arc::new(Layout(self.folder.join("layout/blobs/sha256"))),
+            limits: None,
         };
         settle()?;
         let start = Instant::now();

@@ -403,6 +403,7 @@ fn header_parameter(name: &str, meaning: &str, schema: &Value) -> Value {
 fn query_parameter(param: &Param) -> Value {
     let schema = match param.kind {
         ParamKind::Text => json!({ "type": "string", "minLength": 1, "maxLength": 256 }),
+        ParamKind::Place => json!({ "type": "string", "minLength": 1, "maxLength": 4096 }),
         ParamKind::Word(words) => json!({ "enum": words }),
         ParamKind::Number(least, most) => {
             json!({ "type": "integer", "minimum": least, "maximum": most })

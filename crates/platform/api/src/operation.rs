@@ -162,6 +162,8 @@ pub struct Param {
 pub enum ParamKind {
     /// A text of 1 to 256 characters.
     Text,
+    /// A place in what is read, as an answer named it.
+    Place,
     /// One of these words.
     Word(&'static [&'static str]),
     /// A whole number between these.

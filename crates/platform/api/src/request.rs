@@ -279,6 +279,11 @@ fn wrong_value(kind: ParamKind, value: &str) -> Option<String> {
             (value.is_empty() || value.chars().count() > 256 || value.chars().any(char::is_control))
                 .then(|| "must be a plain text of 1 to 256 characters".into())
         }
+        ParamKind::Place => {
+            let fits = (1..=4_096).contains(&value.len());
+            (!fits || !value.bytes().all(|byte| byte.is_ascii_graphic()))
+                .then(|| "must be what an answer named, of 1 to 4096 characters".into())
+        }
         ParamKind::Word(words) => {
             (!words.contains(&value)).then(|| format!("must be one of {}", words.join(", ")))
         }

@@ -200,6 +200,11 @@ catalogue! {
     ClusterIpv4PoolSet = "cluster.ipv4_pool_set" of "cluster" {
         ranges: Vec<String>,
     }
+    ClusterImageLimitSet = "cluster.image_limit_set" of "cluster" {
+        name: String,
+        limit: u64,
+        previous: u64,
+    }
     LeaderAcquired = "leader.acquired" of "lease" {
         lease: String,
         epoch: u64,
@@ -233,6 +238,12 @@ catalogue! {
         dimension: String,
         limit: u64,
         ? previous: u64,
+    }
+    OrgLogQuotaReached = "org.log_quota_reached" of "org" {
+        percent: u64,
+        day: String,
+        used: u64,
+        limit: u64,
     }
     OrgLegalHoldSet = "org.legal_hold_set" of "org" {
         ? until: Timestamp,

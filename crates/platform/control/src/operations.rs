@@ -547,16 +547,17 @@ fn accessed(request: &Request, place: &Place) -> Option<Fact> {
         selectors.insert("instance".to_owned(), Value::from(leaf.clone()));
     }
     let follows = given("follow").is_some_and(|is| is == "true");
+    let mode = match (is_diagnosis, follows, given("cursor")) {
+        (true, ..) => "diagnose",
+        (false, true, _) => "follow",
+        (false, false, Some(_)) => "export",
+        (false, false, None) => "query",
+    };
     let body = LogsAccessed {
         selectors: Value::Object(selectors),
         since: time("since"),
         until: time("until"),
-        mode: match (is_diagnosis, follows) {
-            (true, _) => "diagnose",
-            (false, true) => "follow",
-            (false, false) => "query",
-        }
-        .to_owned(),
+        mode: mode.to_owned(),
     };
     let fact = Fact::new(env, body.into()).of(&place.scope());
     Some(Fact {

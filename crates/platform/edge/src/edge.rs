@@ -11,7 +11,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::Mutex as SyncMutex;
 use std::sync::PoisonError;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use fluffy_api::node::v1;
@@ -21,6 +22,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
 use crate::keep::Keep;
+use crate::meter::{Applied, Ended, Meter, STATES};
 use crate::relay::{Choice, Dice, Target, carry, reset};
 use crate::table::{Prefix, Route, Table};
 
@@ -87,6 +89,17 @@ struct Shared {
     routes: ArcSwap<HashMap<u16, Arc<Live>>>,
     dice: Dice,
     counts: SyncMutex<Counts>,
+    meter: Meter,
+}
+
+/// Somebody hears a server for an edge, as long as it lives.
+#[derive(Debug)]
+pub struct Hearing(Arc<Shared>);
+
+impl Drop for Hearing {
+    fn drop(&mut self) {
+        self.0.meter.end_hearing();
+    }
 }
 
 /// A route in force.
@@ -148,6 +161,7 @@ impl Edge {
             options,
             routes: ArcSwap::default(),
             counts: SyncMutex::default(),
+            meter: Meter::default(),
         };
         let edge = Self {
             shared: Arc::new(shared),
@@ -168,11 +182,13 @@ impl Edge {
         if let Some(ack) = state.standing()
             && !position.is_above(ack.config.unwrap_or_default())
         {
+            self.shared.meter.applied(Applied::Old);
             return ack;
         }
         let table = match Table::read(told, &self.shared.options.prefixes) {
             Ok(table) => table,
             Err(refused) => {
+                self.shared.meter.applied(Applied::Refused);
                 return v1::EdgeAck {
                     config: Some(position),
                     refused: refused.to_string(),
@@ -185,6 +201,9 @@ impl Edge {
             config: Some(position),
             ..told.clone()
         });
+        let meter = &self.shared.meter;
+        meter.applied(Applied::Taken);
+        meter.version.store(position.seq, Ordering::Relaxed);
         if let Some(keep) = self.shared.options.keep.clone() {
             let told = told.clone();
             let kept = spawn_blocking(move || keep.write(&told)).await;
@@ -226,6 +245,21 @@ impl Edge {
         }
     }
 
+    /// A server is heard from now on, until this is dropped: what it says is
+    /// what is in force.
+    #[must_use]
+    pub fn hear(&self) -> Hearing {
+        self.shared.meter.begin_hearing();
+        Hearing(Arc::clone(&self.shared))
+    }
+
+    /// What it counts, as Prometheus reads it.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        let routes = self.shared.routes.load_full();
+        self.shared.meter.text(routes.len(), backends(&routes))
+    }
+
     async fn take(&self, state: &mut State, table: Table) -> Vec<(String, &'static str)> {
         let mut problems = table.unserved;
         let before = self.shared.routes.load_full();
@@ -260,6 +294,9 @@ impl Edge {
         let unused = |port: &u16, _: &mut Vec<Task>| !routes.contains_key(port);
         let closing: Vec<_> = state.listeners.extract_if(unused).collect();
         state.targets = targets;
+        self.shared
+            .meter
+            .keep_ports(|port| routes.contains_key(&port));
         let stays = |port: &u16, live: &Arc<Live>| {
             let now: Option<&Arc<Live>> = routes.get(port);
             now.is_some_and(|now| Arc::ptr_eq(now, live))
@@ -304,6 +341,36 @@ impl Edge {
         }
         choices
     }
+}
+
+/// How many instances there are in each state; one that takes new connections
+/// anywhere is not draining.
+fn backends(routes: &HashMap<u16, Arc<Live>>) -> [u64; STATES.len()] {
+    let mut known: HashMap<(String, SocketAddr), (Arc<Target>, bool)> = HashMap::new();
+    for live in routes.values() {
+        for choice in live.choices.load().iter() {
+            let key = (choice.target.instance.clone(), choice.target.address);
+            let entry = known.entry(key);
+            let entry = entry.or_insert_with(|| (Arc::clone(&choice.target), true));
+            entry.1 &= choice.draining;
+        }
+    }
+    let now = Instant::now();
+    let mut counts = [0; STATES.len()];
+    for (target, is_draining) in known.into_values() {
+        let gate = target.gate();
+        let state = match () {
+            () if is_draining => "draining",
+            () if gate.is_out() => "out",
+            () if !gate.admits(now) => "aside",
+            () => "up",
+        };
+        let place = STATES.iter().position(|it| *it == state);
+        if let Some(count) = place.and_then(|place| counts.get_mut(place)) {
+            *count += 1;
+        }
+    }
+    counts
 }
 
 impl State {
@@ -408,17 +475,45 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener, port: u16) {
             .as_ref()
             .and_then(|it| shared.admit(&it.id, from.ip()));
         let (Some(live), Some(admitted)) = (route, admitted) else {
+            // Where there is no route, nobody listens any more in a moment.
+            if shared.routes.load().contains_key(&port) {
+                shared.meter.turned_away(port, Ended::Limited);
+            }
             reset(&client);
             continue;
         };
         let shared = Arc::clone(&shared);
         tokio::spawn(async move {
             let _admitted = admitted;
+            let mut open = Open::begin(&shared.meter, port);
             let (choices, gone) = (live.choices.load_full(), live.gone.subscribe());
             // While it waits the route must not count as in force.
             drop(live);
-            carry(client, &choices, &shared.dice, gone, shared.options.grace).await;
+            let by = (&shared.dice, &shared.meter);
+            open.how = carry(client, &choices, by, gone, shared.options.grace).await;
         });
+    }
+}
+
+/// A connection that is open on a port, however it ends.
+struct Open<'a> {
+    meter: &'a Meter,
+    port: u16,
+    how: Ended,
+}
+
+impl<'a> Open<'a> {
+    fn begin(meter: &'a Meter, port: u16) -> Self {
+        meter.opened(port);
+        // Who ends it from outside is the process's own end.
+        let how = Ended::Closed;
+        Self { meter, port, how }
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.meter.closed(self.port, self.how);
     }
 }
 

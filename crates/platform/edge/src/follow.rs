@@ -38,6 +38,7 @@ pub async fn follow(edge: &Edge, channel: Channel, hello: v1::Hello) -> Result<(
     let client = NodesClient::with_origin(channel, Channel::origin());
     let mut client = client.max_decoding_message_size(64 << 20);
     let mut tables = client.edge_config(said).await?.into_inner();
+    let _heard = edge.hear();
     let mut heartbeat = tokio::time::interval(HEARTBEAT);
     loop {
         tokio::select! {

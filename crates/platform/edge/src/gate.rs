@@ -55,6 +55,11 @@ impl Gate {
         }
     }
 
+    /// Whether probes say that it is not there.
+    pub(crate) const fn is_out(&self) -> bool {
+        self.is_out
+    }
+
     pub(crate) fn admits(&self, now: Instant) -> bool {
         !self.is_out && self.aside.is_none_or(|(until, _)| now >= until)
     }

@@ -11,10 +11,11 @@ mod edge;
 mod follow;
 mod gate;
 mod keep;
+mod meter;
 mod relay;
 mod table;
 
-pub use edge::{Edge, Figures, Options};
+pub use edge::{Edge, Figures, Hearing, Options};
 pub use follow::follow;
 pub use keep::{Keep, KeepError};
 pub use table::{Prefix, RefusedTable};

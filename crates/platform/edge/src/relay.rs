@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::gate::Gate;
+use crate::meter::{Ended, Failed, Meter, Metered};
 
 /// How long one instance has to answer, and how many are tried.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -118,23 +119,31 @@ fn choose(targets: &mut Vec<Arc<Target>>, dice: &Dice) -> Option<Arc<Target>> {
 /// Carries a connection until it ends, or until its route is gone and `grace`
 /// is over. Whoever finds nobody is reset.
 pub(crate) async fn carry(
-    mut client: TcpStream,
+    client: TcpStream,
     choices: &[Choice],
-    dice: &Dice,
+    (dice, meter): (&Dice, &Meter),
     mut gone: watch::Receiver<bool>,
     grace: Duration,
-) {
+) -> Ended {
     let mut targets = eligible(choices, Instant::now());
     for _ in 0..MOST_TRIES {
         let Some(target) = choose(&mut targets, dice) else {
             break;
         };
         let _open = Counted::new(&target.open);
+        let begun = Instant::now();
         let connected = timeout(CONNECT, TcpStream::connect(target.address)).await;
+        let failed = match &connected {
+            Ok(Ok(_)) => Failed::Other,
+            Ok(Err(error)) => Failed::of(error),
+            Err(_) => Failed::Timeout,
+        };
         let Ok(Ok(mut server)) = connected else {
             target.gate().failed(Instant::now());
+            meter.failed(failed);
             continue;
         };
+        meter.connected(begun.elapsed());
         target.gate().connected();
         prepare(&client);
         prepare(&server);
@@ -143,16 +152,21 @@ pub(crate) async fn carry(
             let _ = gone.wait_for(|gone| *gone).await;
             tokio::time::sleep(grace).await;
         };
-        tokio::select! {
-            _ = copy_bidirectional(&mut client, &mut server) => {}
+        let mut client = Metered {
+            stream: client,
+            meter,
+        };
+        return tokio::select! {
+            _ = copy_bidirectional(&mut client, &mut server) => Ended::Closed,
             () = over => {
-                reset(&client);
+                reset(&client.stream);
                 reset(&server);
+                Ended::Gone
             }
-        }
-        return;
+        };
     }
     reset(&client);
+    Ended::Unavailable
 }
 
 /// Small pieces go at once, and a peer that is gone is noticed.

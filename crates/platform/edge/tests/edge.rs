@@ -383,3 +383,141 @@ async fn there_are_only_so_many_connections_of_a_client() {
     held.pop();
     until("there is room again", async || ask(at, b"x").await.is_ok()).await;
 }
+
+/// What a figure says, by its whole name with labels.
+fn figure(text: &str, name: &str) -> Option<f64> {
+    let mut lines = text.lines().filter_map(|line| line.rsplit_once(' '));
+    let (_, value) = lines.find(|(found, _)| found.strip_prefix("fluffy_") == Some(name))?;
+    Some(value.parse().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_it_does_is_counted_and_no_label_is_without_a_bound() {
+    let address = own_address();
+    let at: SocketAddr = (address, 8080).into();
+    let (one, mut two) = (Server::start("one").await, Server::start("two").await);
+    let few = Options {
+        most: (100, 100, 2),
+        ..options(address)
+    };
+    let edge = Edge::start(few).await;
+    let says = |name: &str| figure(&edge.metrics(), name);
+    assert_eq!(says("edge_routes"), Some(0.0));
+    let heard = edge.hear();
+    assert_eq!(says("edge_config_stale_seconds"), Some(0.0));
+
+    let routes = || {
+        vec![
+            route("a", 8080, vec![one.backend(false), one.backend(true)]),
+            route("b", 8081, vec![]),
+        ]
+    };
+    taken(&edge, &table(7, routes())).await;
+    edge.apply(&table(6, routes())).await;
+    edge.apply(&table(8, vec![route("", 8080, vec![])])).await;
+    assert_eq!(says("edge_config_version"), Some(7.0));
+    for (result, count) in [("applied", 1.0), ("old", 1.0), ("refused", 1.0)] {
+        let name = format!("edge_config_apply_total{{result=\"{result}\"}}");
+        assert_eq!(says(&name), Some(count), "{result}");
+    }
+    assert_eq!(says("edge_routes"), Some(2.0));
+    assert_eq!(says("edge_backends{state=\"up\"}"), Some(1.0));
+
+    // Two that are open, and one too many.
+    let (first, _) = ask(at, b"hello").await.unwrap();
+    let (second, _) = ask(at, b"hello").await.unwrap();
+    assert!(ask(at, b"x").await.is_err());
+    let ended = |result: &str| {
+        let name = format!("edge_connections_total{{port=\"8080\",result=\"{result}\"}}");
+        says(&name).unwrap()
+    };
+    assert_eq!(says("edge_connections{port=\"8080\"}"), Some(2.0));
+    assert_eq!((ended("limited"), ended("closed")), (1.0, 0.0));
+    // While they are open their bytes are counted: five each, and a name.
+    assert_eq!(says("edge_bytes_total{direction=\"in\"}"), Some(10.0));
+    until("what was sent is counted", async || {
+        says("edge_bytes_total{direction=\"out\"}") == Some(6.0)
+    })
+    .await;
+    assert_eq!(rest(first).await, b"hello");
+    assert_eq!(rest(second).await, b"hello");
+    until("both have ended", async || ended("closed") == 2.0).await;
+    assert_eq!(says("edge_connections{port=\"8080\"}"), Some(0.0));
+    assert_eq!(says("edge_bytes_total{direction=\"out\"}"), Some(16.0));
+    assert_eq!(says("edge_upstream_connect_seconds_count"), Some(2.0));
+
+    // Nobody there, and nobody who takes it.
+    assert!(ask((address, 8081).into(), b"x").await.is_err());
+    until("it is over", async || {
+        says("edge_connections_total{port=\"8081\",result=\"unavailable\"}") == Some(1.0)
+    })
+    .await;
+    two.close().await;
+    let gone = vec![route("a", 8080, vec![two.backend(false)])];
+    taken(&edge, &table(9, gone)).await;
+    assert!(ask(at, b"x").await.is_err());
+    until("the connection has ended", async || {
+        ended("unavailable") == 1.0
+    })
+    .await;
+    let refused = "edge_upstream_failures_total{reason=\"refused\"}";
+    assert_eq!(says(refused), Some(1.0));
+    until("probes find out", async || {
+        says("edge_backends{state=\"out\"}") == Some(1.0)
+    })
+    .await;
+    drop(heard);
+    until("it counts how long it is alone", async || {
+        says("edge_config_stale_seconds") >= Some(1.0)
+    })
+    .await;
+
+    // What no table has any more is no word of a label, and no other word is
+    // any but these.
+    let text = edge.metrics();
+    assert!(!text.contains("port=\"8081\""), "{text}");
+    let known = [
+        ("port", vec!["8080"]),
+        (
+            "result",
+            vec![
+                "applied",
+                "closed",
+                "limited",
+                "old",
+                "refused",
+                "route_gone",
+                "unavailable",
+            ],
+        ),
+        ("reason", vec!["other", "refused", "timeout", "unreachable"]),
+        ("state", vec!["aside", "draining", "out", "up"]),
+        ("direction", vec!["in", "out"]),
+        (
+            "le",
+            vec![
+                "+Inf", "0.001", "0.002", "0.005", "0.01", "0.025", "0.05", "0.1", "0.25", "1", "2",
+            ],
+        ),
+    ];
+    let mut labelled = 0;
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let Some((_, labels)) = line.split_once('{') else {
+            continue;
+        };
+        for pair in labels.split_once('}').unwrap().0.split(',') {
+            let (label, word) = pair.split_once('=').unwrap();
+            let (_, words) = known.iter().find(|(name, _)| *name == label).unwrap();
+            assert!(words.contains(&word.trim_matches('"')), "{line}");
+            labelled += 1;
+        }
+    }
+    assert!(labelled > 20, "{text}");
+    // The control: a port that leads somewhere again is one.
+    taken(&edge, &table(10, routes())).await;
+    assert!(ask((address, 8081).into(), b"x").await.is_err());
+    until("it is counted", async || {
+        edge.metrics().contains("port=\"8081\"")
+    })
+    .await;
+}

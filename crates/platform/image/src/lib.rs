@@ -35,7 +35,7 @@ pub use registry::{
 pub use root::{ConvertError, LayerBlob, Root, RootLimits, convert};
 pub use shelf::{ImportError, Shelf};
 pub use store::{
-    BlobSource, Bring, Damaged, EnsureError, ImageRequest, Opened, Piece, Pinned, Repository,
-    RoomError, RootForm, Store, StoreLimits, Usage, Waiting, WorkerCommand,
+    BlobSource, Bring, Damaged, EnsureError, ImageRequest, Opened, Piece, Pinned, PullLimits,
+    Repository, RoomError, RootForm, Store, StoreLimits, Usage, Waiting, WorkerCommand,
 };
 pub use survey::{Limits, Resolved, ResolvedPlatform, Survey, SurveyError, Wanted};

@@ -33,7 +33,7 @@ use crate::survey::Limits;
 use breaker::Breaker;
 use build::LayerFile;
 use disk::{Disk, NoRoom, Promise, TREE, Work};
-use fetch::Wanted;
+use fetch::{Origin, Wanted};
 
 pub use build::WorkerCommand;
 pub use disk::Usage;
@@ -68,14 +68,8 @@ pub struct StoreLimits {
     pub quota: u64,
     /// What root file systems are made.
     pub form: RootForm,
-    /// How much an image may be.
-    pub image: Limits,
-    /// How much it may be once it is unpacked.
-    pub root: RootLimits,
-    /// How long one layer may take, with all attempts.
-    pub layer_deadline: Duration,
-    /// How long an image may take, with all that is done to it.
-    pub image_deadline: Duration,
+    /// How much an image may be, unless who asks for it says otherwise.
+    pub pull: PullLimits,
     /// The pauses between attempts at one blob, unless its registry asks for
     /// longer ones.
     pub pauses: [Duration; 3],
@@ -88,10 +82,7 @@ impl StoreLimits {
         Self {
             quota,
             form: RootForm::default(),
-            image: Limits::default(),
-            root: RootLimits::default(),
-            layer_deadline: Duration::from_secs(5 * 60),
-            image_deadline: Duration::from_secs(30 * 60),
+            pull: PullLimits::default(),
             pauses: [1, 4, 16].map(Duration::from_secs),
         }
     }
@@ -107,6 +98,30 @@ impl StoreLimits {
     }
 }
 
+/// How much one image may be, and how long it may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PullLimits {
+    /// How much it may be.
+    pub image: Limits,
+    /// How much it may be once it is unpacked.
+    pub root: RootLimits,
+    /// How long one layer may take, with all attempts.
+    pub layer_deadline: Duration,
+    /// How long the image may take, with all that is done to it.
+    pub image_deadline: Duration,
+}
+
+impl Default for PullLimits {
+    fn default() -> Self {
+        Self {
+            image: Limits::default(),
+            root: RootLimits::default(),
+            layer_deadline: Duration::from_secs(5 * 60),
+            image_deadline: Duration::from_secs(30 * 60),
+        }
+    }
+}
+
 /// An image that somebody needs.
 #[derive(Debug, Clone)]
 pub struct ImageRequest {
@@ -114,6 +129,9 @@ pub struct ImageRequest {
     pub digest: Digest,
     /// Who has it.
     pub source: Arc<dyn BlobSource>,
+    /// How much it may be, if not what the store says. Who asks for what
+    /// another one waits for already gets it by the other's.
+    pub limits: Option<PullLimits>,
 }
 
 /// A root file system that stays until its owner is done with it.
@@ -411,8 +429,9 @@ impl Store {
         let (tell, outcome) = watch::channel(None);
         let shared = Arc::clone(&self.shared);
         let task = tokio::spawn(async move {
-            let limit = shared.limits.image_deadline;
-            let made = timeout(limit, shared.make(key, &request)).await;
+            let limits = request.limits.unwrap_or(shared.limits.pull);
+            let limit = limits.image_deadline;
+            let made = timeout(limit, shared.make(key, &request, limits)).await;
             let late = EnsureError::Late {
                 digest: request.digest,
                 after: limit,
@@ -548,26 +567,30 @@ impl Shared {
         self: &Arc<Self>,
         key: Digest,
         request: &ImageRequest,
+        limits: PullLimits,
     ) -> Result<Pinned, EnsureError> {
         let slot = self.images.acquire().await;
-        let (manifest, config, run) = self.documents(request).await?;
-        let bytes = manifest.compressed_bytes();
-        let mut promise = self
-            .promise(request.digest, estimate(bytes, &self.limits))
-            .await?;
+        let origin = Origin {
+            source: Arc::clone(&request.source),
+            deadline: limits.layer_deadline,
+        };
+        let found = self.documents(request.digest, &origin, limits.image);
+        let (manifest, config, run) = found.await?;
+        let room = estimate(manifest.compressed_bytes(), limits.root);
+        let mut promise = self.promise(request.digest, room).await?;
         let held: Vec<_> = manifest
             .layers
             .iter()
             .map(|it| self.disk.hold(it.digest))
             .collect();
         let built = async {
-            let kept = self.layers(request, &manifest).await?;
+            let kept = self.layers(&origin, &manifest).await?;
             promise.kept(kept);
             // Whoever fetches next does not wait for the conversion.
             drop(slot);
             let _slot = self.builds.acquire().await;
-            let (names, documents) = ((key, request.digest), (&manifest, &config));
-            self.convert(names, documents, run, promise).await
+            let what = (key, request.digest, limits.root);
+            self.convert(what, (&manifest, &config), run, promise).await
         };
         let pinned = built.await;
         drop(held);
@@ -584,17 +607,18 @@ impl Shared {
     /// Manifest and config, checked against each other and the limits.
     async fn documents(
         &self,
-        request: &ImageRequest,
+        digest: Digest,
+        origin: &Origin,
+        limits: Limits,
     ) -> Result<(Manifest, Config, ImageConfig), EnsureError> {
-        let digest = request.digest;
         let invalid = |digest, why: &dyn std::fmt::Display| EnsureError::Invalid {
             digest,
             why: why.to_string(),
         };
         let wanted = (Piece::Manifest, digest);
-        let bytes = fetch::document(self, &request.source, wanted, LARGEST_DOCUMENT).await?;
+        let bytes = fetch::document(self, origin, wanted, LARGEST_DOCUMENT).await?;
         let manifest = Document::read_manifest(&bytes).map_err(|error| invalid(digest, &error))?;
-        let (size, limits) = (manifest.compressed_bytes(), self.limits.image);
+        let size = manifest.compressed_bytes();
         if size > limits.compressed_bytes {
             return Err(EnsureError::TooLarge {
                 digest,
@@ -615,7 +639,7 @@ impl Shared {
             return Err(invalid(of_config, &why));
         }
         let wanted = (Piece::Blob, of_config);
-        let bytes = fetch::document(self, &request.source, wanted, manifest.config.size).await?;
+        let bytes = fetch::document(self, origin, wanted, manifest.config.size).await?;
         let config = Config::read(&bytes).map_err(|error| invalid(of_config, &error))?;
         let run = ImageConfig::read(&bytes).map_err(|error| invalid(of_config, &error))?;
         if config.diff_ids.len() != count {
@@ -638,17 +662,17 @@ impl Shared {
     /// Brings all layers, several at a time; says how much room that took.
     async fn layers(
         self: &Arc<Self>,
-        request: &ImageRequest,
+        origin: &Origin,
         manifest: &Manifest,
     ) -> Result<u64, EnsureError> {
         let mut fetching = JoinSet::new();
         for layer in &manifest.layers {
-            let (shared, source) = (Arc::clone(self), Arc::clone(&request.source));
+            let (shared, origin) = (Arc::clone(self), origin.clone());
             let wanted = Wanted {
                 digest: layer.digest,
                 size: layer.size,
             };
-            fetching.spawn(async move { fetch::blob(&shared, &source, wanted).await });
+            fetching.spawn(async move { fetch::blob(&shared, &origin, wanted).await });
         }
         let mut kept = 0;
         // The first that fails ends the others.
@@ -660,7 +684,7 @@ impl Shared {
 
     async fn convert(
         self: &Arc<Self>,
-        (key, digest): (Digest, Digest),
+        (key, digest, limits): (Digest, Digest, RootLimits),
         (manifest, config): (&Manifest, &Config),
         run: ImageConfig,
         mut promise: Promise,
@@ -674,7 +698,7 @@ impl Shared {
                 diff_id: *diff_id,
             });
         }
-        let what = (digest, self.limits.root);
+        let what = (digest, limits);
         let about =
             build::build(&self.worker, what, layers, (&result, &aside), &mut promise).await?;
         drop(aside);
@@ -751,8 +775,8 @@ impl Shared {
 }
 
 /// What an image will take before it is known.
-fn estimate(compressed: u64, limits: &StoreLimits) -> u64 {
-    let unpacked = compressed.saturating_mul(3).min(limits.root.bytes);
+fn estimate(compressed: u64, limits: RootLimits) -> u64 {
+    let unpacked = compressed.saturating_mul(3).min(limits.bytes);
     let both = compressed.saturating_add(unpacked);
     both.saturating_add(both / 10)
 }

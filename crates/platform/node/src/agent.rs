@@ -38,7 +38,7 @@ use crate::guard::{self, When};
 use crate::home::{Credentials, private};
 use crate::images::Images;
 use crate::instance::{self, Ask, Context, MAILBOX, Orders, Says};
-use crate::metrics::{self, Metrics};
+use crate::metrics::{self, Metrics, OtherFigures};
 use crate::otlp;
 use crate::session::{self, Backoff, Heard, SessionError, Task};
 use crate::store::{Kept, Store, StoreError};
@@ -170,7 +170,8 @@ impl Agent {
             let listener = metrics::listen(address).await;
             let listener = listener.map_err(|source| RunError::Metrics { address, source })?;
             metrics_at = listener.local_addr().ok();
-            tasks.push(serving(Arc::clone(&figures), address, listener));
+            let served = (Arc::clone(&figures), settings.other_figures.clone());
+            tasks.push(serving(served, address, listener));
         }
         if let Some(collector) = settings.collector.clone() {
             let (node, metrics) = (credentials.node_id.clone(), Arc::clone(&figures));
@@ -884,19 +885,24 @@ impl Drop for Agent {
 }
 
 /// Serves figures, at the same place again if that fails.
-fn serving(metrics: Arc<Metrics>, address: SocketAddr, listener: TcpListener) -> Task {
+fn serving(
+    (metrics, others): (Arc<Metrics>, Option<OtherFigures>),
+    address: SocketAddr,
+    listener: TcpListener,
+) -> Task {
     // Where it is, even if any port was right.
     let address = listener.local_addr().unwrap_or(address);
     let (mut listener, figures) = (Some(listener), Arc::clone(&metrics));
     keep_up("metrics", metrics, move || {
         let (first, figures) = (listener.take(), Arc::clone(&figures));
+        let others = others.clone();
         async move {
             let listener = match first {
                 Some(listener) => Ok(listener),
                 None => metrics::listen(address).await,
             };
             match listener {
-                Ok(listener) => metrics::serve(figures, listener).await,
+                Ok(listener) => metrics::serve(figures, others, listener).await,
                 Err(error) => tracing::error!(%error, "figures cannot be served"),
             }
         }

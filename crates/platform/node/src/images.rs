@@ -6,15 +6,17 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fluffy_api::node::dial::Channel;
 use fluffy_api::node::join::nodes;
 use fluffy_api::node::v1;
+use fluffy_api::types::IMAGE_LIMITS;
 use fluffy_base::Digest;
 use fluffy_contract::BoxFuture;
 use fluffy_image::{
     Access, BlobSource, Bring, Credential, FetchError, ImageReference, ImageRequest, ImageSource,
-    Manner, Opened, Options, Piece, Place, Proof, Repository, RootForm, Store, Waiting,
+    Manner, Opened, Options, Piece, Place, Proof, PullLimits, Repository, RootForm, Store, Waiting,
 };
 use fluffy_planner::reason::FailureReason;
 use prost::bytes::Bytes;
@@ -171,7 +173,46 @@ fn request(
         // The server took them when they were deployed.
         ImageSource::Layout(_) | ImageSource::Archive(_) => Arc::new(shelf),
     };
-    Ok(ImageRequest { digest, source })
+    let limits = Some(limits(image.limits.as_ref()));
+    Ok(ImageRequest {
+        digest,
+        source,
+        limits,
+    })
+}
+
+/// What the plan says of how much an image may be, never above what this
+/// version of a node can bear.
+fn limits(told: Option<&v1::ImageLimits>) -> PullLimits {
+    let mut limits = PullLimits::default();
+    let Some(told) = told else { return limits };
+    for kind in IMAGE_LIMITS {
+        let said = match kind.name {
+            "compressed_bytes" => told.compressed_bytes,
+            "unpacked_bytes" => told.unpacked_bytes,
+            "layers" => told.layers,
+            "entries" => told.entries,
+            "expansion" => told.expansion,
+            "layer_seconds" => told.layer_seconds,
+            "image_seconds" => told.image_seconds,
+            _ => 0,
+        };
+        if said == 0 {
+            continue;
+        }
+        let limit = said.min(kind.ceiling);
+        match kind.name {
+            "compressed_bytes" => limits.image.compressed_bytes = limit,
+            "unpacked_bytes" => limits.root.bytes = limit,
+            "layers" => limits.image.layers = usize::try_from(limit).unwrap_or(usize::MAX),
+            "entries" => limits.root.entries = limit,
+            "expansion" => limits.root.expansion = limit,
+            "layer_seconds" => limits.layer_deadline = Duration::from_secs(limit),
+            "image_seconds" => limits.image_deadline = Duration::from_secs(limit),
+            _ => {}
+        }
+    }
+    limits
 }
 
 /// A registry that is reached as the server says, who is asked when something
@@ -365,5 +406,60 @@ fn failed(status: &Status, digest: Digest) -> FetchError {
             host,
             source: std::io::Error::other(status.message().to_owned()),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fluffy_image::{Limits, RootLimits};
+
+    use super::*;
+
+    fn usual(name: &str) -> u64 {
+        let mut all = IMAGE_LIMITS.iter();
+        all.find(|kind| kind.name == name).unwrap().usual
+    }
+
+    #[test]
+    fn what_is_usual_is_what_the_store_takes() {
+        let seconds = |name| Duration::from_secs(usual(name));
+        let listed = PullLimits {
+            image: Limits {
+                compressed_bytes: usual("compressed_bytes"),
+                layers: usize::try_from(usual("layers")).unwrap(),
+            },
+            root: RootLimits {
+                bytes: usual("unpacked_bytes"),
+                entries: usual("entries"),
+                expansion: usual("expansion"),
+                ..RootLimits::default()
+            },
+            layer_deadline: seconds("layer_seconds"),
+            image_deadline: seconds("image_seconds"),
+        };
+        assert_eq!(listed, PullLimits::default());
+        assert_eq!(limits(None), listed);
+        assert_eq!(limits(Some(&v1::ImageLimits::default())), listed);
+    }
+
+    #[test]
+    fn what_a_plan_says_is_taken_up_to_the_ceiling() {
+        let said = v1::ImageLimits {
+            compressed_bytes: 20 << 30,
+            layers: 300,
+            entries: u64::MAX,
+            unpacked_bytes: u64::MAX,
+            expansion: u64::MAX,
+            layer_seconds: u64::MAX,
+            image_seconds: 7,
+        };
+        let taken = limits(Some(&said));
+        assert_eq!(taken.image.compressed_bytes, 20 << 30);
+        assert_eq!(taken.image.layers, 300);
+        assert_eq!(taken.root.entries, 2_000_000);
+        assert_eq!(taken.root.bytes, 1 << 40);
+        assert_eq!(taken.root.expansion, 10_000);
+        assert_eq!(taken.layer_deadline, Duration::from_secs(6 * 3600));
+        assert_eq!(taken.image_deadline, Duration::from_secs(7));
     }
 }

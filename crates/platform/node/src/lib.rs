@@ -33,6 +33,7 @@ pub use agent::{Agent, Handle, RunError, Settings, Status, claim};
 pub use audit::{Audited, Held, audit, audit_process};
 pub use doctor::{Check, Verdict, doctor};
 pub use facts::{facts, machine};
+pub use metrics::OtherFigures;
 pub use otlp::{Collector, CollectorError};
 pub use supervise::{Running, keep_running};
 

@@ -12,6 +12,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
+use crate::now_ms;
+
 /// How long somebody may take to ask, and to take the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -23,6 +25,8 @@ const MAX_HEAD: usize = 8 << 10;
 enum Kind {
     Counter,
     Gauge,
+    /// For how many seconds something has been so.
+    Age,
     /// How long something takes, each time.
     Seconds,
 }
@@ -227,6 +231,12 @@ const FIGURES: &[(&str, Kind, &str, &str)] = &[
         "Lines that were lost",
     ),
     (
+        "log_ship_lag_seconds",
+        Kind::Age,
+        "",
+        "Age of the oldest line that waits for a server",
+    ),
+    (
         "log_spool_bytes",
         Kind::Gauge,
         "",
@@ -280,6 +290,17 @@ impl Metrics {
         self.lock().values.insert((name, label), value);
     }
 
+    /// Says since when it has been so, in milliseconds since 1970, if it is.
+    pub(crate) fn since(&self, name: &'static str, ms: Option<u64>) {
+        debug_assert!(FIGURES.iter().any(|figure| figure.0 == name), "{name}");
+        let ms = ms.map(|ms| i64::try_from(ms).unwrap_or(i64::MAX));
+        let mut all = self.lock();
+        match ms {
+            Some(ms) => drop(all.values.insert((name, ""), ms)),
+            None => drop(all.values.remove(&(name, ""))),
+        }
+    }
+
     /// Says how long it took, with a word for each label that it has.
     pub(crate) fn time(&self, name: &'static str, words: Words, took: Duration) {
         debug_assert!(FIGURES.iter().any(|figure| figure.0 == name), "{name}");
@@ -304,6 +325,12 @@ impl Metrics {
             }
             let of = all.values.iter().filter(|((it, _), _)| it == name);
             let mut values: Vec<(&str, i64)> = of.map(|((_, word), at)| (*word, *at)).collect();
+            if *kind == Kind::Age {
+                let now = i64::try_from(now_ms()).unwrap_or(i64::MAX);
+                for (_, at) in &mut values {
+                    *at = now.saturating_sub(*at).max(0) / 1_000;
+                }
+            }
             if values.is_empty() {
                 match label.is_empty() {
                     true => values.push(("", 0)),
@@ -420,15 +447,30 @@ pub(crate) struct Figure {
     pub(crate) values: Vec<(&'static str, i64)>,
 }
 
+/// Figures of something else in this process, in the same form; served after
+/// the node's.
+#[derive(Clone)]
+pub struct OtherFigures(pub Arc<dyn Fn() -> String + Send + Sync>);
+
+impl std::fmt::Debug for OtherFigures {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OtherFigures")
+    }
+}
+
 /// Answers at an address of this machine, until it is dropped.
-pub(crate) async fn serve(metrics: Arc<Metrics>, listener: TcpListener) {
+pub(crate) async fn serve(
+    metrics: Arc<Metrics>,
+    others: Option<OtherFigures>,
+    listener: TcpListener,
+) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
         // One at a time: who is slow is cut off.
-        let _ = timeout(PATIENCE, answer(&metrics, stream)).await;
+        let _ = timeout(PATIENCE, answer(&metrics, others.as_ref(), stream)).await;
     }
 }
 
@@ -443,7 +485,11 @@ pub(crate) async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> 
     TcpListener::bind(address).await
 }
 
-async fn answer(metrics: &Metrics, mut stream: TcpStream) -> std::io::Result<()> {
+async fn answer(
+    metrics: &Metrics,
+    others: Option<&OtherFigures>,
+    mut stream: TcpStream,
+) -> std::io::Result<()> {
     let mut head = Vec::new();
     while !head.windows(4).any(|four| four == b"\r\n\r\n") && head.len() < MAX_HEAD {
         if stream.read_buf(&mut head).await? == 0 {
@@ -451,7 +497,10 @@ async fn answer(metrics: &Metrics, mut stream: TcpStream) -> std::io::Result<()>
         }
     }
     let (status, body) = match head.starts_with(b"GET /metrics ") {
-        true => ("200 OK", metrics.text()),
+        true => {
+            let others = others.map(|others| (others.0)());
+            ("200 OK", metrics.text() + others.as_deref().unwrap_or(""))
+        }
         false => ("404 Not Found", String::new()),
     };
     let answer = format!(
@@ -483,7 +532,8 @@ mod tests {
         );
         let listener = listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let task = tokio::spawn(serve(metrics, listener));
+        let others = OtherFigures(Arc::new(|| "fluffy_other 5\n".to_owned()));
+        let task = tokio::spawn(serve(metrics, Some(others), listener));
         for (path, wanted) in [
             (
                 "/metrics",
@@ -494,6 +544,7 @@ mod tests {
                 "# TYPE fluffy_agent_plan_seq gauge\nfluffy_agent_plan_seq 7\n",
             ),
             ("/metrics", "fluffy_exec_sessions 0\n"),
+            ("/metrics", "\nfluffy_other 5\n"),
             (
                 "/metrics",
                 "# TYPE fluffy_agent_boot_seconds histogram\n\

@@ -64,7 +64,7 @@ pub(crate) fn start(
         async move {
             match spool {
                 Ok(spool) => {
-                    let ship = Ship {
+                    let mut ship = Ship {
                         node_id,
                         spool,
                         lines: lines.lock_owned().await,
@@ -73,6 +73,8 @@ pub(crate) fn start(
                         stream: None,
                         due: Instant::now(),
                     };
+                    // What an earlier process left waits already.
+                    ship.count();
                     ship.run().await;
                     // Its agent is over, and it goes with it: that is no failure.
                     std::future::pending().await
@@ -151,6 +153,8 @@ impl Ship {
             self.metrics.add("log_dropped_total", "spool", dropped);
         }
         self.metrics.set("log_spool_bytes", "", self.spool.bytes());
+        let oldest = self.spool.oldest_ms();
+        self.metrics.since("log_ship_lag_seconds", oldest);
     }
 
     /// Delivers what waits, as far as nothing new comes.

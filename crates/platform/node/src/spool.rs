@@ -59,6 +59,8 @@ struct Queue {
     file: Option<File>,
     /// Where the oldest undelivered record is in the first segment.
     read: u64,
+    /// When the last line was printed that was delivered.
+    delivered_ms: u64,
     /// Lines that were lost and not yet counted in an entry.
     lost: u64,
 }
@@ -68,6 +70,8 @@ struct Segment {
     number: u64,
     bytes: u64,
     entries: u64,
+    /// When its first line was printed.
+    first_ms: u64,
 }
 
 /// Entries that were handed out, and how to say that they arrived.
@@ -78,6 +82,7 @@ pub struct Batch {
     instance: String,
     segment: u64,
     until: u64,
+    last_ms: u64,
 }
 
 impl Spool {
@@ -126,7 +131,8 @@ impl Spool {
         entry
             .encode(&mut record)
             .map_err(|_| io::ErrorKind::InvalidData)?;
-        match queue.write(&folder, &record, self.limits.segment) {
+        let at_ms = entry.at_ms;
+        match queue.write(&folder, (&record, at_ms), self.limits.segment) {
             Ok(()) => self.bytes += record.len() as u64,
             Err(error) => {
                 queue.lost = lost.saturating_add(1);
@@ -204,6 +210,18 @@ impl Spool {
         self.bytes
     }
 
+    /// When the oldest line was printed that waits, at the latest right after
+    /// one that was delivered; none if none waits.
+    #[must_use]
+    pub fn oldest_ms(&self) -> Option<u64> {
+        let oldest = self.queues.values().filter_map(|queue| {
+            let first = queue.segments.front()?;
+            let waits = first.bytes > queue.read || queue.segments.len() > 1;
+            waits.then(|| first.first_ms.max(queue.delivered_ms))
+        });
+        oldest.min()
+    }
+
     /// The oldest undelivered entries of the instance whose turn it is; the
     /// same again until they are [acknowledged](Self::arrived).
     ///
@@ -233,6 +251,7 @@ impl Spool {
             batch.segment = first.number;
             (batch.entries, batch.until) =
                 read(&path(&folder, first.number), queue.read, most, bytes)?;
+            batch.last_ms = batch.entries.last().map_or(0, |last| last.at_ms);
             if !batch.entries.is_empty() || queue.segments.len() == 1 {
                 break;
             }
@@ -268,6 +287,7 @@ impl Spool {
             return;
         }
         queue.read = batch.until;
+        queue.delivered_ms = queue.delivered_ms.max(batch.last_ms);
         if queue.read >= first.bytes {
             Self::drop_first(&folder, queue, &mut self.bytes);
         }
@@ -300,12 +320,13 @@ impl Queue {
                 number,
                 bytes: whole,
                 entries: entries.len() as u64,
+                first_ms: entries.first().map_or(0, |first| first.at_ms),
             });
         }
         Ok(queue)
     }
 
-    fn write(&mut self, folder: &Path, record: &[u8], most: u64) -> io::Result<()> {
+    fn write(&mut self, folder: &Path, (record, at_ms): (&[u8], u64), most: u64) -> io::Result<()> {
         let full = self.segments.back().is_none_or(|last| last.bytes >= most);
         if full || self.file.is_none() {
             private(folder)?;
@@ -315,6 +336,7 @@ impl Queue {
                     number,
                     bytes: 0,
                     entries: 0,
+                    first_ms: at_ms,
                 });
             }
             let number = self.segments.back().map_or(1, |last| last.number);
@@ -399,6 +421,32 @@ mod tests {
             spool.arrived(&batch);
         }
         all
+    }
+
+    #[test]
+    fn it_knows_how_old_the_oldest_line_is_that_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut spool = Spool::open(folder.path(), Limits::default()).unwrap();
+        assert_eq!(spool.oldest_ms(), None);
+        for (instance, seq, at_ms) in [("a", 1, 500), ("b", 1, 200), ("a", 2, 700), ("b", 2, 900)] {
+            let printed = v1::LogEntry {
+                at_ms,
+                ..entry(instance, seq)
+            };
+            spool.append(printed).unwrap();
+        }
+        assert_eq!(spool.oldest_ms(), Some(200));
+        // Also after a restart.
+        drop(spool);
+        let mut spool = Spool::open(folder.path(), Limits::default()).unwrap();
+        assert_eq!(spool.oldest_ms(), Some(200));
+        let mut seen = Vec::new();
+        while let Some(batch) = spool.batch(1, 1 << 20).unwrap() {
+            spool.arrived(&batch);
+            seen.push(spool.oldest_ms());
+        }
+        // Turn by turn: what is left of one begins after what was delivered.
+        assert_eq!(seen, [Some(200), Some(200), Some(200), None]);
     }
 
     #[test]

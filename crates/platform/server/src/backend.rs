@@ -4,6 +4,8 @@
 //! appended, and reads what the state does not hold: events, logs, keys. Says
 //! nothing about HTTP and decides nothing. Next: `http` above, `platform` below.
 
+mod pages;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -378,6 +380,9 @@ impl Control {
             Operation::ListAudit => self.history(asked, Audit::Included).await,
             // Who follows gets its lines in its stream.
             Operation::GetLogs if asked.query.contains_key("follow") => Ok(json!({ "items": [] })),
+            Operation::GetLogs if asked.query.contains_key("cursor") => {
+                self.lines_behind(asked).await
+            }
             Operation::GetLogs => {
                 let mut lines = self.lines(asked, &mut Follower::default()).await?;
                 lines.sort_by_key(|it| it.line.at);
@@ -441,9 +446,9 @@ impl Control {
             until: time("until").unwrap_or(last),
             tail: tail.unwrap_or(1_000),
             reach: match &who.at {
-                _ if !follows => Reach::Look,
-                None => Reach::Begin,
                 Some(cursor) => Reach::From(cursor.clone()),
+                None if follows => Reach::Begin,
+                None => Reach::Look,
             },
         })
     }
@@ -931,6 +936,8 @@ fn shown(store: &str, line: &LogLine) -> Option<Line> {
             stream: stream_of(&line.stream).to_owned(),
             line: line.text.to_string(),
             truncated: line.truncated,
+            boot_id: Some(line.boot.to_string()),
+            seq: Some(line.seq),
             dropped: line.dropped,
         },
     })

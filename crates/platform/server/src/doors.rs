@@ -4,6 +4,7 @@
 //! are made once by whichever replica is first, sealed, and found by the
 //! others. Next: `backend` for what is behind HTTP.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use std::time::Duration;
 use fluffy_api::node::dial;
 use fluffy_base::id::EnvId;
 use fluffy_control::runtime::Notice as RuntimeNotice;
+use fluffy_control::runtime::notice::log_quotas_due;
 use fluffy_control::{Notice, Outcome};
 use fluffy_image::{Registries, Shelf, StoreLimits};
 use fluffy_vault::LoadKeyError;
@@ -47,6 +49,9 @@ const SEALED: Duration = Duration::from_secs(2);
 
 /// How often it is looked at whose logs' time is over.
 const TEND: Duration = Duration::from_secs(60);
+
+/// How often it is looked at who has printed much of their share.
+const TELL: Duration = Duration::from_secs(5);
 
 /// How often the server gets itself another certificate.
 const RENEWAL: Duration = Duration::from_secs(24 * 3600);
@@ -507,11 +512,41 @@ async fn tend(platform: Platform, logs: Arc<Logs>, mut stop: tokio::sync::watch:
             }
         }
     };
+    let telling = async {
+        let mut ticks = interval(TELL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            tell_quotas(&platform, &logs).await;
+        }
+    };
     tokio::select! {
         () = tending => {}
+        () = telling => {}
         _ = stop.wait_for(|stop| *stop) => {}
     }
     logs.close().await;
+}
+
+/// Says it in the ledger when an org has printed much of its share of today.
+/// What was said is in the state, so it is said once, whoever hears of it.
+async fn tell_quotas(platform: &Platform, logs: &Logs) {
+    let (day, here) = logs.today();
+    let used: BTreeMap<_, _> = here.into_keys().map(|org| (org, logs.used(org))).collect();
+    let due = platform.sequencer().read(|state| {
+        let due = log_quotas_due(&state.runtime, day, &used);
+        due.into_iter().map(|(org, _)| org).collect::<Vec<_>>()
+    });
+    if due.is_empty() {
+        return;
+    }
+    let used = used.into_iter().filter(|(org, _)| due.contains(org));
+    let used = used.collect();
+    let notice = Notice::Runtime(RuntimeNotice::LogBytes { day, used });
+    if let Err(error) = platform.notice("logs", None, notice).await {
+        let error = &error as &dyn std::error::Error;
+        tracing::warn!(error, "an org was not told how much it printed");
+    }
 }
 
 fn is_live(platform: &Platform, env: EnvId) -> bool {

@@ -10,8 +10,8 @@ use fluffy_control::call::ResolvedImage;
 use fluffy_control::event::ResolvedDigest;
 use fluffy_egress::HostNetwork;
 use fluffy_image::{
-    ImageReference, ImageSource, ImportError, Limits, Options, Registries, RegistriesError,
-    Resolved, Shelf, system_roots,
+    ImageReference, ImageSource, ImportError, Options, Registries, RegistriesError, Resolved,
+    Shelf, system_roots,
 };
 use tokio::task::spawn_blocking;
 
@@ -22,10 +22,16 @@ use crate::material::{FindImage, Nearness};
 #[must_use]
 pub fn find_image(registries: Arc<Registries>, shelf: Option<Arc<Shelf>>) -> FindImage {
     let base = Arc::new(Options::public(Arc::new(HostNetwork), system_roots()));
-    Arc::new(move |image, nearness| {
+    Arc::new(move |wanted| {
         let (base, registries) = (Arc::clone(&base), Arc::clone(&registries));
-        let shelf = shelf.clone().filter(|_| nearness == Nearness::Local);
-        Box::pin(async move { find((&base, registries), &image, shelf).await })
+        let shelf = shelf.clone().filter(|_| wanted.nearness == Nearness::Local);
+        Box::pin(async move {
+            let base = Options {
+                limits: wanted.limits,
+                ..(*base).clone()
+            };
+            find((&base, registries), &wanted.name, shelf).await
+        })
     })
 }
 
@@ -56,7 +62,8 @@ async fn find(
             return Err(Refusal::new("image_unresolvable", why, fix));
         }
         (files, Some(shelf)) => {
-            let import = move || shelf.import(&files, Limits::default());
+            let limits = base.limits;
+            let import = move || shelf.import(&files, limits);
             spawn_blocking(import).await.map_err(stopped)?
         }
     };

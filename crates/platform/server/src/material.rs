@@ -13,7 +13,8 @@ use std::time::Duration;
 use fluffy_api::Operation;
 use fluffy_api::node::EnrolmentToken;
 use fluffy_api::types::{
-    AddMember, CreateExec, CreateRelease, ExchangeToken, GrantType, ReplaceSecrets, UpdateSecrets,
+    AddMember, CreateExec, CreateRelease, ExchangeToken, GrantType, IMAGE_LIMITS, ReplaceSecrets,
+    UpdateSecrets,
 };
 use fluffy_base::Digest;
 use fluffy_base::id::{
@@ -40,13 +41,23 @@ use crate::sequencer::Sequencer;
 /// How long hashes are kept at most: a little longer than what they are for.
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Looks an image up: what it is called, and whether the caller is local, so
-/// that it may name files of this machine.
+/// Looks an image up.
 pub type FindImage = Arc<
-    dyn Fn(String, Nearness) -> Pin<Box<dyn Future<Output = Result<ResolvedImage, Refusal>> + Send>>
+    dyn Fn(WantedImage) -> Pin<Box<dyn Future<Output = Result<ResolvedImage, Refusal>> + Send>>
         + Send
         + Sync,
 >;
+
+/// An image that somebody wants to release.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WantedImage {
+    /// What it is called.
+    pub name: String,
+    /// Whether the caller may name files of this machine.
+    pub nearness: Nearness,
+    /// How much it may be, as the operators say now.
+    pub limits: fluffy_image::Limits,
+}
 
 /// Where a caller is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,7 +169,10 @@ impl Workshop {
                 let current = current.map(|version| SecretOwner { version, ..new });
                 self.secrets(request, &new, current).await
             }
-            Operation::CreateRelease => self.image(call, request).await,
+            Operation::CreateRelease => {
+                let limits = states.read(image_limits);
+                self.image(call, request, limits).await
+            }
             Operation::CreateRoute => Ok(self.given_name(request)),
             Operation::VerifyRoute => {
                 let route = request.path.last().and_then(|id| id.parse().ok());
@@ -364,7 +378,12 @@ impl Workshop {
         Ok(())
     }
 
-    async fn image(&self, call: &Call<'_>, request: &mut Request) -> Result<Once, Refusal> {
+    async fn image(
+        &self,
+        call: &Call<'_>,
+        request: &mut Request,
+        limits: fluffy_image::Limits,
+    ) -> Result<Once, Refusal> {
         let nearness = match call.caller.kind {
             CallerKind::Local => Nearness::Local,
             _ => Nearness::Remote,
@@ -379,7 +398,12 @@ impl Workshop {
         let Some(image) = body.image.clone().or_else(named) else {
             return Ok(Once::new());
         };
-        let found = (self.find_image)(image, nearness).await?;
+        let wanted = WantedImage {
+            name: image,
+            nearness,
+            limits,
+        };
+        let found = (self.find_image)(wanted).await?;
         request.material = Material::Image(found);
         Ok(Once::new())
     }
@@ -471,6 +495,22 @@ impl Workshop {
         });
         Ok(Once::new())
     }
+}
+
+/// How much an image may be that is released now.
+fn image_limits(state: &State) -> fluffy_image::Limits {
+    let cluster = &state.runtime.cluster;
+    let mut limits = fluffy_image::Limits::default();
+    for kind in IMAGE_LIMITS {
+        let limit = cluster.image_limit(kind);
+        match kind.name {
+            "compressed_bytes" => limits.compressed_bytes = limit,
+            "layers" => limits.layers = usize::try_from(limit).unwrap_or(limits.layers),
+            // The rest is seen where it is unpacked.
+            _ => {}
+        }
+    }
+    limits
 }
 
 /// The version of an env's secrets that is current.

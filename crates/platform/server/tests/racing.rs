@@ -187,7 +187,8 @@ async fn replica(url: &str, folder: &Path, number: usize) -> Server {
 
 /// Every reference stands for an image of that name.
 fn images() -> FindImage {
-    Arc::new(|image, _| {
+    Arc::new(|wanted| {
+        let image = wanted.name;
         let digest = format!("sha256:{}", Digest::of(image.as_bytes()));
         Box::pin(std::future::ready(Ok(ResolvedImage {
             image_ref: image,

@@ -19,6 +19,7 @@ mod desk;
 mod edge;
 mod enrolment;
 mod exec;
+mod export;
 mod kit;
 mod process;
 mod session;

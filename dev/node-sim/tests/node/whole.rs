@@ -71,7 +71,7 @@ impl Replica {
         server.open_door(door.clone().run(listener, server.stopping()));
         let hashes = Hashes::new(platform.aside().clone());
         let find_image: fluffy_server::material::FindImage =
-            Arc::new(|name, _| Box::pin(async move { Ok(image(&name)) }));
+            Arc::new(|wanted| Box::pin(async move { Ok(image(&wanted.name)) }));
         let nodes = door.server();
         let execs = Execs::new(platform.clone(), safe.clone(), nodes.clone());
         let workshop = Workshop::new(hashes, safe, find_image);
@@ -189,7 +189,7 @@ impl Replica {
     }
 
     /// How often something is in the ledger.
-    fn count(&self, what: impl Fn(&fluffy_ledger::Event) -> bool) -> usize {
+    pub(crate) fn count(&self, what: impl Fn(&fluffy_ledger::Event) -> bool) -> usize {
         let ledger = self.platform().ledger();
         let events = ledger.read(1, 100_000).unwrap();
         events.iter().filter(|event| what(event)).count()
@@ -302,14 +302,14 @@ async fn nodes_join_run_what_is_deployed_and_are_shut_out() {
 }
 
 /// Serves the control plane of a replica on a socket.
-async fn serve(replica: &mut Replica, folder: &TempDir) -> PathBuf {
+pub(crate) async fn serve(replica: &mut Replica, folder: &TempDir) -> PathBuf {
     let platform = replica.platform().clone();
     let (safe, _) = Safe::open(platform.aside().clone(), &folder.path().join("keys"));
     let nodes = replica.door.server().clone();
     let logs = nodes.logs();
     let execs = Execs::new(platform.clone(), safe.clone(), nodes);
     let find_image: fluffy_server::material::FindImage =
-        Arc::new(|name, _| Box::pin(async move { Ok(image(&name)) }));
+        Arc::new(|wanted| Box::pin(async move { Ok(image(&wanted.name)) }));
     let workshop = Workshop::new(Hashes::new(platform.aside().clone()), safe, find_image);
     let control = Control::new(platform, workshop, (execs, logs), None);
     let service = HttpService::new(control, fluffy_server::http::Options::default());

@@ -195,7 +195,8 @@ pub(crate) struct UpArgs {
     /// Run no instances on this machine
     #[arg(long)]
     pub(crate) no_node: bool,
-    /// Serve the node's figures for Prometheus here; an address of this machine, or `none`
+    /// Serve the figures of node and edge for Prometheus here; an address of this machine, or
+    /// `none`
     #[arg(long, value_name = "ADDRESS", default_value = "none")]
     pub(crate) metrics: String,
     /// Write again although the ledger is broken at this event, as the server

@@ -10,6 +10,7 @@ mod context;
 mod contexts;
 mod edge;
 pub(crate) mod exec;
+mod export;
 mod extra;
 mod image;
 mod launch;

@@ -5,6 +5,7 @@ mod debugging;
 mod disk;
 mod double;
 mod exec;
+mod exported;
 mod guarded;
 mod hidden;
 mod images;
@@ -13,6 +14,7 @@ mod joining;
 mod launch;
 mod lived;
 mod logins;
+mod measured;
 mod members;
 mod migrate;
 mod named;
@@ -257,6 +259,11 @@ const TYPED: &[(&str, &str)] = &[
     ),
     ("nodes enroll-token list", "listEnrollmentTokens"),
     ("nodes addresses", "getIpam"),
+    ("nodes image-limits list", "getImageLimits"),
+    (
+        "nodes image-limits set compressed_bytes=20GiB layers=default",
+        "setImageLimits",
+    ),
     ("keys status", "getKeys"),
     ("keys list", "getKeys"),
     ("keys rotate", "rotateKeys"),
@@ -275,6 +282,7 @@ fn what_is_typed_is_what_is_asked() {
         let value = json!({
             "id": "x_1", "version": 7, "items": [], "next_cursor": null, "protected": false,
             "status": "succeeded", "processes": {}, "quotas": {}, "pools": {}, "keys": [],
+            "limits": {},
         });
         Reply::Json(spec.success, value)
     });
@@ -302,6 +310,20 @@ fn what_is_typed_is_what_is_asked() {
     assert_eq!(
         double.asked().last().unwrap().body["limits"],
         json!({"cpu": 1500, "memory": 8_u64 << 30})
+    );
+    site.ends(
+        0,
+        &[
+            "nodes",
+            "image-limits",
+            "set",
+            "layers=default",
+            "unpacked_bytes=1GiB",
+        ],
+    );
+    assert_eq!(
+        double.asked().last().unwrap().body["limits"],
+        json!({"layers": null, "unpacked_bytes": 1_u64 << 30})
     );
     site.ends(2, &["quotas", "set", "cpu=8GiB"]);
     site.ends(2, &["scale", "web=many"]);

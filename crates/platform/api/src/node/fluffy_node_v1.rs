@@ -141,6 +141,28 @@ pub struct Image {
     pub arch: ::prost::alloc::string::String,
     #[prost(string, tag = "6")]
     pub manifest_hash: ::prost::alloc::string::String,
+    /// How much it may be and take; absent, what is usual.
+    #[prost(message, optional, tag = "7")]
+    pub limits: ::core::option::Option<ImageLimits>,
+}
+/// What an operator of the cluster set; zero is what is usual.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ImageLimits {
+    #[prost(uint64, tag = "1")]
+    pub compressed_bytes: u64,
+    #[prost(uint64, tag = "2")]
+    pub unpacked_bytes: u64,
+    #[prost(uint64, tag = "3")]
+    pub layers: u64,
+    #[prost(uint64, tag = "4")]
+    pub entries: u64,
+    /// How many times larger a layer may become.
+    #[prost(uint64, tag = "5")]
+    pub expansion: u64,
+    #[prost(uint64, tag = "6")]
+    pub layer_seconds: u64,
+    #[prost(uint64, tag = "7")]
+    pub image_seconds: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Run {

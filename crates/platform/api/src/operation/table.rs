@@ -337,9 +337,14 @@ operations! {
                 Param {
                     name: "tail",
                     kind: ParamKind::Number(1, 10_000),
-                    meaning: "The last lines only.",
+                    meaning: "The last lines only; with `cursor` the next ones.",
                 },
-            ]).errors(&["window_too_large"]).cli("logs");
+                Param {
+                    name: "cursor",
+                    kind: ParamKind::Place,
+                    meaning: "Goes through all lines in the order in which they came: `start`, then `next_cursor` of each answer until one has no lines.",
+                },
+            ]).errors(&["cursor_invalid", "window_too_large"]).cli("logs");
 
     // Network.
     ListRoutes "Lists the routes of an env."
@@ -526,6 +531,12 @@ operations! {
     GetProjections "Shows how far each view is."
         read("getProjections", "/v1/admin/projections").can("ledger.admin").gives::<Projections>()
             .cli("events views");
+    GetImageLimits "Shows how much an image may be and take."
+        read("getImageLimits", "/v1/admin/image-limits").can("quota.set").gives::<ImageLimits>()
+            .cli("nodes image-limits list");
+    SetImageLimits "Sets how much an image may be and take, for the whole cluster."
+        write("setImageLimits", Method::Put, "/v1/admin/image-limits").can("quota.set")
+            .takes::<SetImageLimits>().gives::<ImageLimits>().cli("nodes image-limits set");
     GetKeys "Shows the master keys, never their values."
         read("getKeys", "/v1/admin/keys").can("key.admin").gives::<Keys>().cli("keys status");
     RotateKeys "Makes a new master key the current one."

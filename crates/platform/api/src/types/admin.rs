@@ -2,6 +2,8 @@
 //!
 //! Data only. Next: `crate::operation`.
 
+use std::collections::BTreeMap;
+
 use fluffy_base::Timestamp;
 use fluffy_base::id::NodeId;
 use schemars::JsonSchema;
@@ -63,6 +65,79 @@ pub struct MasterKey {
     pub retired_at: Option<Timestamp>,
 }
 
+/// A limit of images: its name, what it is unless somebody says otherwise, and
+/// what nobody can raise it above.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ImageLimitKind {
+    /// As it is written.
+    pub name: &'static str,
+    /// What it is unless somebody says otherwise.
+    pub usual: u64,
+    /// What it cannot be raised above.
+    pub ceiling: u64,
+}
+
+/// The limits of images that can be set, by name.
+pub const IMAGE_LIMITS: &[ImageLimitKind] = &[
+    image_limit("compressed_bytes", 10 << 30, 1 << 40),
+    image_limit("entries", 1_000_000, 2_000_000),
+    image_limit("expansion", 200, 10_000),
+    image_limit("image_seconds", 30 * 60, 24 * 3600),
+    image_limit("layer_seconds", 5 * 60, 6 * 3600),
+    image_limit("layers", 128, 1_024),
+    image_limit("unpacked_bytes", 50 << 30, 1 << 40),
+];
+
+/// Their names, as the document lists them.
+const IMAGE_LIMIT_NAMES: &[&str] = &[
+    "compressed_bytes",
+    "entries",
+    "expansion",
+    "image_seconds",
+    "layer_seconds",
+    "layers",
+    "unpacked_bytes",
+];
+
+const fn image_limit(name: &'static str, usual: u64, ceiling: u64) -> ImageLimitKind {
+    ImageLimitKind {
+        name,
+        usual,
+        ceiling,
+    }
+}
+
+/// How much an image may be and take, on servers and on nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ImageLimits {
+    /// Each limit.
+    pub limits: BTreeMap<String, ImageLimit>,
+}
+
+/// One limit of images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ImageLimit {
+    /// What it is: bytes, seconds or a number.
+    pub limit: u64,
+    /// What it is unless an operator says otherwise.
+    pub usual: u64,
+    /// What it cannot be raised above.
+    pub ceiling: u64,
+}
+
+/// Sets limits of images; what is not named stays.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetImageLimits {
+    /// The new value of each, from 1 to its ceiling; null for what it usually
+    /// is.
+    #[schemars(extend(
+        "minProperties" = 1,
+        "propertyNames" = { "enum": IMAGE_LIMIT_NAMES }
+    ))]
+    pub limits: BTreeMap<String, Option<u64>>,
+}
+
 /// Says that a volume's disk is now in another node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -93,4 +168,20 @@ pub struct Projection {
     pub lag_milliseconds: u64,
     /// Its state as a hash.
     pub digest: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_of_images_are_listed_once_and_bounded() {
+        let names: Vec<&str> = IMAGE_LIMITS.iter().map(|it| it.name).collect();
+        assert_eq!(names, IMAGE_LIMIT_NAMES);
+        for it in IMAGE_LIMITS {
+            assert!(it.usual > 0 && it.usual < it.ceiling, "{it:?}");
+            // JSON readers keep it exactly.
+            assert!(it.ceiling < 1 << 53, "{it:?}");
+        }
+    }
 }

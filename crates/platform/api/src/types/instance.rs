@@ -355,6 +355,9 @@ pub struct ExecSession {
 pub struct Logs {
     /// The lines, oldest first.
     pub items: Vec<LogLine>,
+    /// Behind the last of them, if a `cursor` was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
 }
 
 /// One line that an instance printed.
@@ -373,6 +376,12 @@ pub struct LogLine {
     pub line: String,
     /// Whether the rest of a long line was cut off.
     pub truncated: bool,
+    /// The boot that printed it, if the server knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_id: Option<String>,
+    /// Its number in that stream of that boot, if the server knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq: Option<u64>,
     /// How many lines were lost just before it; absent if none were.
     #[serde(default, skip_serializing_if = "is_none_lost")]
     pub dropped: u64,

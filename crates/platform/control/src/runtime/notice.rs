@@ -7,6 +7,7 @@
 mod exec;
 mod joining;
 mod liveness;
+mod logs;
 mod material;
 mod reports;
 mod routes;
@@ -15,14 +16,16 @@ mod upkeep;
 use std::collections::BTreeMap;
 
 use fluffy_base::id::{
-    BootId, EnrollmentTokenId, ExecSessionId, InstanceId, MasterKeyId, NodeId, RestoreId, RouteId,
-    SecretVersionId, VolumeId, VolumeSnapshotId,
+    BootId, EnrollmentTokenId, ExecSessionId, InstanceId, MasterKeyId, NodeId, OrgId, RestoreId,
+    RouteId, SecretVersionId, VolumeId, VolumeSnapshotId,
 };
 use fluffy_base::{Digest, Timestamp};
 use fluffy_planner::action::Step;
 use fluffy_planner::lifecycle::InstanceStatus;
 
 pub use exec::may_go_on;
+pub(crate) use logs::date as log_date;
+pub use logs::due as log_quotas_due;
 
 use super::steps;
 use crate::call::{Call, Fact, Outcome, Subject, Written};
@@ -203,6 +206,13 @@ pub enum Notice {
         /// Which replica.
         replica_id: String,
     },
+    /// What orgs printed on a day, as days are counted since 1970.
+    LogBytes {
+        /// Which day.
+        day: u64,
+        /// How many bytes.
+        used: BTreeMap<OrgId, u64>,
+    },
     /// The operator's public addresses.
     Ipv4Pool(Vec<String>),
     /// A master key is used from now on; said again, it changes nothing.
@@ -380,6 +390,7 @@ pub(crate) fn notice(state: &State, call: &Call<'_>, notice: &Notice) -> Written
         Notice::RouteProbed { route, rejected } => Ok(routes::probed(state, *route, *rejected)),
         Notice::Upkeep => Ok(upkeep::upkeep(state, call)),
         Notice::LeaderAcquired { lease, replica_id } => Ok(leader(state, lease, replica_id)),
+        Notice::LogBytes { day, used } => Ok(logs::printed(state, *day, used)),
         Notice::Ipv4Pool(ranges) => upkeep::pool(state, ranges),
         Notice::KeyIntroduced(key) if state.runtime.cluster.keys.contains_key(key) => {
             Ok(Said::default())

@@ -58,6 +58,7 @@ pub(crate) fn answer(state: &State, subject: &Subject) -> Value {
         "restore_job" => view.one(id, View::restore),
         "node" => view.one(id, View::node),
         "enrollment_token" => view.one(id, View::enrollment_token),
+        "image_limits" => json(&view.image_limits()),
         "master_keys" => json(&view.keys()),
         "operation" => view.operation(id).map_or(Value::Null, |it| json(&it)),
         _ => Value::Null,
@@ -112,6 +113,7 @@ pub(crate) fn read(
         O::GetNode => asked.leaf(View::node),
         O::ListEnrollmentTokens => asked.enrollment_tokens(),
         O::GetIpam => Ok(json(&view.ipam())),
+        O::GetImageLimits => Ok(json(&view.image_limits())),
         O::GetKeys => Ok(json(&view.keys())),
         _ => Err(not_found()),
     }

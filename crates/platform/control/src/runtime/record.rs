@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use fluffy_api::types::ImageLimitKind;
 use fluffy_base::id::{
     AppId, AssignmentId, BootId, DeployId, DrainId, EnrollmentTokenId, EnvId, InstanceId, Ipv4Id,
     LedgerId, MasterKeyId, NodeId, OrgId, ProjectId, ReleaseId, RestoreId, SecretBundleId,
@@ -38,6 +39,18 @@ pub struct Cluster {
     pub pruned_to: u64,
     /// The newest rebuild of each view.
     pub rebuilt: BTreeMap<String, u64>,
+    /// Limits of images that an operator set.
+    pub image_limits: BTreeMap<String, u64>,
+}
+
+impl Cluster {
+    /// How much an image may be or take in this respect.
+    #[must_use]
+    pub fn image_limit(&self, kind: &ImageLimitKind) -> u64 {
+        let set = self.image_limits.get(kind.name).copied();
+        // An event of a version with higher ceilings is no way past this one's.
+        set.unwrap_or(kind.usual).clamp(1, kind.ceiling)
+    }
 }
 
 /// A key that data keys are sealed with.
@@ -74,6 +87,21 @@ pub struct Org {
     pub legal_hold: Option<Timestamp>,
     /// When exec sessions were made, of the last hour.
     pub execs: VecDeque<Timestamp>,
+    /// What it was told last of its log bytes.
+    pub log_quota: Option<LogQuota>,
+}
+
+/// What an org was told of its log bytes of a day.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogQuota {
+    /// Which day, as a date.
+    pub day: String,
+    /// How much of its share it had printed, in hundredths.
+    pub percent: u64,
+    /// Its share.
+    pub limit: u64,
+    /// Since when.
+    pub since: Timestamp,
 }
 
 /// A label that groups apps.

@@ -107,6 +107,7 @@ fn decide(desk: &Desk<'_>) -> Decided {
         O::RemoveNode => nodes::remove(desk),
         O::CreateEnrollmentToken => nodes::create_token(desk),
         O::RevokeEnrollmentToken => nodes::revoke_token(desk),
+        O::SetImageLimits => platform::set_image_limits(desk),
         O::RotateKeys => keys::rotate(desk),
         O::RehomeVolume => platform::rehome(desk),
         O::RetireKey => keys::retire(desk),

@@ -11,6 +11,7 @@
 
 mod commands;
 mod history;
+mod limits;
 mod nodes;
 mod rollouts;
 mod simulation;

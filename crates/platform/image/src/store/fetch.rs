@@ -19,6 +19,13 @@ use super::source::{BlobSource, Opened, Piece};
 use super::{EnsureError, Shared};
 use crate::error::FetchError;
 
+/// Who has the blobs of one image, and how long each may take.
+#[derive(Debug, Clone)]
+pub(super) struct Origin {
+    pub(super) source: Arc<dyn BlobSource>,
+    pub(super) deadline: Duration,
+}
+
 /// A blob that is wanted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted {
@@ -29,7 +36,7 @@ pub(super) struct Wanted {
 /// Puts a blob in its place, if it is not there.
 pub(super) async fn blob(
     shared: &Shared,
-    source: &Arc<dyn BlobSource>,
+    origin: &Origin,
     wanted: Wanted,
 ) -> Result<u64, EnsureError> {
     // Of two that want the same the second finds it there.
@@ -43,13 +50,13 @@ pub(super) async fn blob(
     let _slot = shared.blobs.acquire().await;
     let late = EnsureError::Late {
         digest: wanted.digest,
-        after: shared.limits.layer_deadline,
+        after: origin.deadline,
     };
     let fetching = async {
         let (work, digest) = loop {
-            match whole(shared, source, wanted).await {
+            match whole(shared, origin, wanted).await {
                 // Of a mirror; somebody else is asked for all of it.
-                Err(error) if error.is_wrong_content() && source.doubt(wanted.digest) => {}
+                Err(error) if error.is_wrong_content() && origin.source.doubt(wanted.digest) => {}
                 came => break came?,
             }
         };
@@ -57,23 +64,23 @@ pub(super) async fn blob(
         let kept = spawn_blocking(move || disk.keep_blob(work, digest)).await;
         Ok(kept.map_err(stopped)??)
     };
-    let fetched = timeout(shared.limits.layer_deadline, fetching).await;
+    let fetched = timeout(origin.deadline, fetching).await;
     fetched.map_err(|_| late)?
 }
 
 /// Reads a small document; its size is known, or may be `most`.
 pub(super) async fn document(
     shared: &Shared,
-    source: &Arc<dyn BlobSource>,
+    origin: &Origin,
     (piece, digest): (Piece, Digest),
     most: u64,
 ) -> Result<Vec<u8>, EnsureError> {
     let fetching = async {
-        let mut tries = Tries::new(shared, source);
+        let mut tries = Tries::new(shared, origin);
         loop {
             tries.admit(digest)?;
             let read = async {
-                let mut opened = source.open(piece, digest, 0).await?;
+                let mut opened = origin.source.open(piece, digest, 0).await?;
                 let mut all = Vec::new();
                 while let Some(bytes) = opened.bytes.next().await? {
                     let length = all.len().saturating_add(bytes.len());
@@ -93,33 +100,33 @@ pub(super) async fn document(
             };
             match read.await {
                 Ok(all) => match all.and_then(right) {
-                    Err(error) if error.is_wrong_content() && source.doubt(digest) => {}
+                    Err(error) if error.is_wrong_content() && origin.source.doubt(digest) => {}
                     all => {
                         tries.answered();
                         break all;
                     }
                 },
-                Err(_) if source.doubt(digest) => {}
+                Err(_) if origin.source.doubt(digest) => {}
                 Err(error) => tries.failed(digest, error).await?,
             }
         }
     };
     let late = EnsureError::Late {
         digest,
-        after: shared.limits.layer_deadline,
+        after: origin.deadline,
     };
-    let fetched = timeout(shared.limits.layer_deadline, fetching).await;
+    let fetched = timeout(origin.deadline, fetching).await;
     fetched.map_err(|_| late)?
 }
 
 /// All of a blob, with the right digest.
 async fn whole(
     shared: &Shared,
-    source: &Arc<dyn BlobSource>,
+    origin: &Origin,
     wanted: Wanted,
 ) -> Result<(Work, Digest), EnsureError> {
     let writing = Writing::begin(&shared.disk)?;
-    let (work, digest) = attempts(shared, source, wanted, writing).await?;
+    let (work, digest) = attempts(shared, origin, wanted, writing).await?;
     match digest == wanted.digest {
         true => Ok((work, digest)),
         false => Err(content(wanted, "digest")),
@@ -128,14 +135,17 @@ async fn whole(
 
 async fn attempts(
     shared: &Shared,
-    source: &Arc<dyn BlobSource>,
+    origin: &Origin,
     wanted: Wanted,
     mut writing: Writing,
 ) -> Result<(Work, Digest), EnsureError> {
-    let mut tries = Tries::new(shared, source);
+    let mut tries = Tries::new(shared, origin);
     while writing.have < wanted.size || !writing.begun {
         tries.admit(wanted.digest)?;
-        let opened = source.open(Piece::Blob, wanted.digest, writing.have).await;
+        let opened = origin
+            .source
+            .open(Piece::Blob, wanted.digest, writing.have)
+            .await;
         let came = match opened {
             Ok(opened) => take(opened, wanted, &mut writing).await?,
             Err(error) => Err(error),
@@ -143,7 +153,7 @@ async fn attempts(
         match came {
             Ok(()) => tries.answered(),
             // What a mirror began nobody else goes on with.
-            Err(_) if source.doubt(wanted.digest) => {
+            Err(_) if origin.source.doubt(wanted.digest) => {
                 writing.send(Feed::Again).await?;
                 writing.have = 0;
             }
@@ -185,25 +195,25 @@ async fn take(
 /// The attempts at one blob.
 struct Tries<'a> {
     shared: &'a Shared,
-    source: &'a Arc<dyn BlobSource>,
+    origin: &'a Origin,
     pauses: std::slice::Iter<'a, Duration>,
 }
 
 impl<'a> Tries<'a> {
-    fn new(shared: &'a Shared, source: &'a Arc<dyn BlobSource>) -> Self {
+    fn new(shared: &'a Shared, origin: &'a Origin) -> Self {
         Self {
             shared,
-            source,
+            origin,
             pauses: shared.limits.pauses.iter(),
         }
     }
 
     /// Begins an attempt, unless its registry is left alone now.
     fn admit(&self, digest: Digest) -> Result<(), EnsureError> {
-        if !self.source.is_left_alone() {
+        if !self.origin.source.is_left_alone() {
             return Ok(());
         }
-        let name = self.source.name();
+        let name = self.origin.source.name();
         let admitted = self.shared.breaker(name, |it| it.admit(Instant::now()));
         admitted.map_err(|retry_in| EnsureError::Unavailable {
             digest,
@@ -213,7 +223,8 @@ impl<'a> Tries<'a> {
     }
 
     fn answered(&self) {
-        self.shared.breaker(self.source.name(), |it| it.answered());
+        self.shared
+            .breaker(self.origin.source.name(), |it| it.answered());
     }
 
     /// Waits for the next attempt, if there is one.
@@ -222,7 +233,7 @@ impl<'a> Tries<'a> {
             self.answered();
             return Err(EnsureError::fetch(digest, error));
         }
-        let name = self.source.name();
+        let name = self.origin.source.name();
         self.shared.breaker(name, |it| it.failed(Instant::now()));
         let Some(pause) = self.pauses.next() else {
             return Err(EnsureError::fetch(digest, error));
@@ -233,7 +244,7 @@ impl<'a> Tries<'a> {
         };
         let pause = (*pause).max(asked);
         // Nobody is kept waiting for what cannot be in time.
-        if pause >= self.shared.limits.layer_deadline {
+        if pause >= self.origin.deadline {
             return Err(EnsureError::fetch(digest, error));
         }
         sleep(pause).await;

@@ -71,7 +71,11 @@ fn request_with(
     let registry = Arc::new(Registry::new(options));
     let source: Arc<dyn BlobSource> =
         Arc::new(Repository::new(registry, reference, credential, mirrors));
-    ImageRequest { digest, source }
+    ImageRequest {
+        digest,
+        source,
+        limits: None,
+    }
 }
 
 /// Bytes that no packer makes smaller.
@@ -357,6 +361,7 @@ async fn a_registry_is_reached_as_the_operator_says() {
     let wanted = |access: Access| ImageRequest {
         digest: image.manifests[0],
         source: Arc::new(Repository::reached(access, &base, reference.clone())),
+        limits: None,
     };
     let before = origin.asked().len();
     let first = store(&folder.path().join("a"));

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use tokio::sync::{mpsc, oneshot};
 
+use crate::metrics::OtherFigures;
 use crate::otlp::Collector;
 use crate::store::StoreError;
 
@@ -21,6 +22,8 @@ pub struct Settings {
     pub region: String,
     /// Where figures are served; an address of this machine.
     pub metrics: Option<SocketAddr>,
+    /// What is served there beside the node's own.
+    pub other_figures: Option<OtherFigures>,
     /// Who figures are pushed to.
     pub collector: Option<Collector>,
 }

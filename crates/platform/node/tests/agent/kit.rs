@@ -113,7 +113,7 @@ impl Cluster {
         server.open_door(door.clone().run(listener, server.stopping()));
         let hashes = Hashes::new(platform.aside().clone());
         let find: fluffy_server::material::FindImage =
-            Arc::new(|name, _| Box::pin(async move { Ok(image(&name)) }));
+            Arc::new(|wanted| Box::pin(async move { Ok(image(&wanted.name)) }));
         let nodes = door.server();
         let execs = Execs::new(platform.clone(), safe.clone(), nodes.clone());
         let workshop = Workshop::new(hashes, safe, find);
@@ -203,6 +203,7 @@ impl Cluster {
             run: self.run.path().to_owned(),
             region: "here".to_owned(),
             metrics: None,
+            other_figures: None,
             collector: None,
         };
         let fails = Arc::clone(&self.pins_fail);

@@ -9,6 +9,7 @@ use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use fluffy_api::node::v1;
+use fluffy_api::types::IMAGE_LIMITS;
 use fluffy_base::id::{EnvId, InstanceId, NodeId};
 use fluffy_control::State;
 use fluffy_control::runtime::{record, spec};
@@ -35,6 +36,8 @@ pub(super) struct Index<'a> {
     state: &'a State,
     by_node: BTreeMap<NodeId, Vec<(InstanceId, &'a Instance)>>,
     addresses: BTreeMap<EnvId, Vec<Ipv6Addr>>,
+    /// Of images, if an operator set one.
+    limits: Option<v1::ImageLimits>,
 }
 
 impl<'a> Index<'a> {
@@ -44,6 +47,7 @@ impl<'a> Index<'a> {
             state,
             by_node: BTreeMap::new(),
             addresses: BTreeMap::new(),
+            limits: image_limits(state),
         };
         for (id, instance) in &state.runtime.plan.instances {
             let own = index.by_node.entry(instance.node).or_default();
@@ -175,6 +179,7 @@ impl<'a> Index<'a> {
                 os: image.os.clone(),
                 arch: image.arch.clone(),
                 manifest_hash: release.manifest_hash.to_string(),
+                limits: self.limits,
             }),
             run: Some(run(&process)),
             resources: Some(resources(&process, record.overhead)),
@@ -281,6 +286,30 @@ impl<'a> Index<'a> {
         });
         routes.collect()
     }
+}
+
+/// The limits of images that an operator set, whatever they are set to; a plan
+/// without any is as it was before there were some.
+fn image_limits(state: &State) -> Option<v1::ImageLimits> {
+    let cluster = &state.runtime.cluster;
+    let mut told = v1::ImageLimits::default();
+    for kind in IMAGE_LIMITS {
+        let limit = cluster.image_limit(kind);
+        let place = match kind.name {
+            "compressed_bytes" => &mut told.compressed_bytes,
+            "unpacked_bytes" => &mut told.unpacked_bytes,
+            "layers" => &mut told.layers,
+            "entries" => &mut told.entries,
+            "expansion" => &mut told.expansion,
+            "layer_seconds" => &mut told.layer_seconds,
+            "image_seconds" => &mut told.image_seconds,
+            _ => continue,
+        };
+        if limit != kind.usual {
+            *place = limit;
+        }
+    }
+    (told != v1::ImageLimits::default()).then_some(told)
 }
 
 fn set_position(plan: &mut v1::NodePlan, at: v1::Position) {

@@ -431,6 +431,9 @@ async fn operators(guide: &Guide<'_>) {
         refused || archived["result"]["sealed"].is_array(),
         "{archived}"
     );
+    guide.call(O::GetImageLimits, &[]).await;
+    let limits = json!({ "limits": { "layers": 130, "entries": null } });
+    guide.send(O::SetImageLimits, &[], limits).await;
     guide.call(O::GetKeys, &[]).await;
     guide.call(O::RotateKeys, &[]).await;
     let rewrapped = guide.call(O::RewrapKeys, &[]).await;

@@ -138,6 +138,11 @@ const EXTRA: &[Extra] = &[
     ("login", "Log in to a server", login),
     ("logout", "Log out, and end the token", |command| command),
     (
+        "logs export",
+        "Write every line of a window as JSON, one entry a line",
+        export,
+    ),
+    (
         "secrets import",
         "Replace all secrets by those in a file",
         import,
@@ -247,7 +252,14 @@ fn noun(command: Command) -> Command {
             command = place(command, &rest, &|leaf| arguments(leaf.about(*about)));
         }
     }
-    command
+    // What is a command by itself, as `logs` is, needs no further word.
+    let is_whole = derived().iter().any(|(words, _)| *words == name);
+    match is_whole {
+        true => command
+            .subcommand_required(false)
+            .arg_required_else_help(false),
+        false => command,
+    }
 }
 
 /// Finishes the command of these words below `command`.
@@ -306,7 +318,7 @@ fn arguments(command: Command, spec: &'static Spec, alone: bool) -> Command {
     }
     for param in spec.params() {
         // What a target says, and what is done by itself, needs no flag.
-        if ["app", "env", "min_seq"].contains(&param.name) {
+        if ["app", "env", "min_seq"].contains(&param.name) || param.kind == ParamKind::Place {
             continue;
         }
         let name = match param.name {
@@ -323,7 +335,7 @@ fn arguments(command: Command, spec: &'static Spec, alone: bool) -> Command {
             ParamKind::Flag => arg.action(ArgAction::SetTrue),
             ParamKind::Word(words) => arg.value_parser(PossibleValuesParser::new(words)),
             ParamKind::Number(..) => arg.value_parser(value_parser!(u64)).value_name("N"),
-            ParamKind::Text | ParamKind::Time => arg.value_name("VALUE"),
+            ParamKind::Text | ParamKind::Place | ParamKind::Time => arg.value_name("VALUE"),
         });
     }
     control(command, spec)
@@ -606,6 +618,50 @@ fn tail(command: Command) -> Command {
         .arg(after.value_parser(value_parser!(u64)))
         .arg(count.value_parser(value_parser!(u64)))
         .arg(types.help("Only these event types, with commas between"))
+}
+
+fn export(command: Command) -> Command {
+    let named = |name: &'static str, value: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name(value).help(help)
+    };
+    let process = named("process", "VALUE", "Only those of this process type");
+    let stream = named("stream", "VALUE", "Only those of this stream");
+    let streams = ["stdout", "stderr", "platform"];
+    let resume = "Go on with the file where it was interrupted";
+    command
+        .arg(named(
+            "since",
+            "TIME",
+            "From then on, or from so long ago; an hour before the end",
+        ))
+        .arg(named("until", "TIME", "Until then; now if absent"))
+        .arg(process.add(ArgValueCompleter::new(complete::processes)))
+        .arg(named("instance", "VALUE", "Only those of this instance"))
+        .arg(stream.value_parser(PossibleValuesParser::new(streams)))
+        .arg(
+            named(
+                "output",
+                "FILE",
+                "Write here; the file must be new, unless --resume",
+            )
+            .short('o'),
+        )
+        .arg(flag("resume", resume).requires("output"))
+        .arg(
+            named(
+                "cursor",
+                "CURSOR",
+                "Go on behind this, as the last `LogCursor` said",
+            )
+            .conflicts_with("output"),
+        )
+        .after_help(
+            "Entries are lines (`LogLine`), lines that were lost (`LogGap`), and where the export \
+             is (`LogCursor`). Lines come hour by hour, in the order in which they came. For \
+             example:\n  \
+             fluffy logs export --since 24h -o logs.ndjson\n  \
+             fluffy logs export --since 24h -o logs.ndjson --resume",
+        )
 }
 
 fn login(command: Command) -> Command {

@@ -4,9 +4,11 @@
 //! was served before is served again at once, whatever the server does.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fluffy_edge::{Edge, Keep, Options, Prefix};
+use fluffy_node::OtherFigures;
 use fluffy_server::node::LocalEdge;
 use fluffy_server::server::Server;
 use serde::Serialize;
@@ -16,11 +18,22 @@ use tokio::task::{AbortHandle, spawn};
 const BEAT: Duration = Duration::from_secs(2);
 
 /// An edge that runs in this process, and ends with its owner.
-pub(super) struct Local(AbortHandle);
+pub(super) struct Local {
+    following: AbortHandle,
+    edge: Edge,
+}
+
+impl Local {
+    /// What it counts.
+    pub(super) fn figures(&self) -> OtherFigures {
+        let edge = self.edge.clone();
+        OtherFigures(Arc::new(move || edge.metrics()))
+    }
+}
 
 impl Drop for Local {
     fn drop(&mut self) {
-        self.0.abort();
+        self.following.abort();
     }
 }
 
@@ -35,8 +48,10 @@ pub(super) async fn begin(folder: &Path, mut seat: LocalEdge) -> Option<Local> {
         keep: Some(Keep::new(folder)),
         ..Options::loopback(vec![prefix])
     };
-    let edge = Edge::start(options).await;
+    let local = Edge::start(options).await;
+    let edge = local.clone();
     let following = spawn(async move {
+        let _heard = edge.hear();
         let mut beat = tokio::time::interval(BEAT);
         loop {
             tokio::select! {
@@ -56,7 +71,10 @@ pub(super) async fn begin(folder: &Path, mut seat: LocalEdge) -> Option<Local> {
             }
         }
     });
-    Some(Local(following.abort_handle()))
+    Some(Local {
+        following: following.abort_handle(),
+        edge: local,
+    })
 }
 
 /// A way in from this machine.

@@ -16,7 +16,7 @@ use fluffy_report::{ExitCode, Report, Verbosity};
 use serde_json::{Value, json};
 
 use super::ask::{Asker, Call};
-use super::{call, launch, manifest, progress, receipt, source, view, watch};
+use super::{call, export, launch, manifest, progress, receipt, source, view, watch};
 use crate::args::platform::{body_id, derived, fields, kind};
 use crate::command::{Outcome, person};
 use crate::failure::{self, Failure};
@@ -35,6 +35,7 @@ pub(crate) async fn run(asker: &mut Asker<'_>, words: &str, matches: &ArgMatches
         "launch" => launch::run(asker, matches).await,
         "login" => login(asker, matches).await,
         "logout" => logout(asker).await,
+        "logs export" => export::run(asker, matches).await,
         "secrets import" => import(asker, matches).await,
         "secrets render" => render_secrets(asker).await,
         "secrets set" => set_secrets(asker, matches).await,

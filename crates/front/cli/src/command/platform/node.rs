@@ -26,7 +26,8 @@ use fluffy_node::driver::{InstanceDriver, Unavailable};
 use fluffy_node::home::Credentials;
 use fluffy_node::images::{Images, image_form};
 use fluffy_node::{
-    Agent, Collector, CollectorError, RunError, Running, Settings, keep_running, privileges,
+    Agent, Collector, CollectorError, OtherFigures, RunError, Running, Settings, keep_running,
+    privileges,
 };
 use fluffy_report::{ExitCode, Report};
 use fluffy_shim::cgroup::{Group, keepers_of};
@@ -91,6 +92,8 @@ pub(super) struct Own {
     pub(super) images: ImageArgs,
     /// Where its figures are served.
     pub(super) metrics: Option<SocketAddr>,
+    /// What is served there too.
+    pub(super) other_figures: Option<OtherFigures>,
 }
 
 /// A node that runs in this process.
@@ -158,6 +161,7 @@ pub(super) async fn local(
         run: run_dir(folder),
         region: "local".to_owned(),
         metrics: own.metrics,
+        other_figures: own.other_figures.clone(),
         collector: None,
     };
     // How registries are reached its server says.
@@ -471,6 +475,7 @@ async fn serve(session: &Session, args: &NodeRunArgs) -> Outcome {
         run: run_dir(folder),
         region: args.region.clone(),
         metrics: metrics(&args.metrics)?,
+        other_figures: None,
         collector: args.otlp.as_deref().map(collector).transpose()?,
     };
     let images = images(folder, &args.insecure_registries, args.images)

@@ -69,6 +69,7 @@ pub(crate) fn up(session: &Session, args: &UpArgs) -> Outcome {
     let own = Own {
         images: args.images,
         metrics: node::metrics(&args.metrics)?,
+        other_figures: None,
     };
     let plan = Plan {
         storage: Storage::Directory(folder.clone()),
@@ -234,7 +235,12 @@ async fn run(session: &Session, plan: Plan) -> Outcome {
             if let Some(seat) = open.edge.take() {
                 ways = edge::begin(&plan.folder.join("edge"), seat).await;
             }
-            local = begin(&plan.folder, socket.as_deref(), &open, plan.node.as_ref()).await;
+            let figures = ways.as_ref().map(edge::Local::figures);
+            let own = plan.node.map(|own| Own {
+                other_figures: figures,
+                ..own
+            });
+            local = begin(&plan.folder, socket.as_deref(), &open, own.as_ref()).await;
             let node = local
                 .as_ref()
                 .map(|local| local.as_ref().map_err(String::as_str));

@@ -120,6 +120,15 @@ const COLUMNS: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     (
+        "ImageLimit",
+        &[
+            ("IMAGE LIMIT", "name"),
+            ("VALUE", "limit"),
+            ("DEFAULT", "usual"),
+            ("AT MOST", "ceiling"),
+        ],
+    ),
+    (
         "Instance",
         &[
             ("ID", "id"),
@@ -310,6 +319,7 @@ const COLUMNS: &[(&str, &[(&str, &str)])] = &[
 
 /// Kinds that hold a list or a map: where it is, and of what.
 const WITHIN: &[(&str, &str, &str)] = &[
+    ("ImageLimits", "limits", "ImageLimit"),
     ("Ipam", "pools", "Pool"),
     ("Keys", "keys", "MasterKey"),
     ("Logs", "items", "LogLine"),
@@ -431,8 +441,10 @@ fn rows(kind: &str, value: &Value) -> Option<(String, Vec<Value>)> {
         Value::Object(items) => items.iter().map(|(name, it)| named(name, it)).collect(),
         _ => return None,
     };
-    if item == "Quota" {
-        return Some((item, rows.iter().map(quota).collect()));
+    match item.as_str() {
+        "Quota" => return Some((item, rows.iter().map(quota).collect())),
+        "ImageLimit" => return Some((item, rows.iter().map(image_limit).collect())),
+        _ => {}
     }
     Some((item, rows))
 }
@@ -462,6 +474,20 @@ fn quota(quota: &Value) -> Value {
         _ => "none".to_owned(),
     };
     json!({"name": dimension, "used": amount("used"), "limit": amount("limit")})
+}
+
+/// A limit of images with its unit, as it is typed.
+fn image_limit(limit: &Value) -> Value {
+    let kind = name(limit);
+    let amount = |field: &str| {
+        let number = limit.get(field).and_then(Value::as_u64).unwrap_or_default();
+        match kind.ends_with("_bytes") {
+            true => human(number),
+            false => number.to_string(),
+        }
+    };
+    let (usual, ceiling) = (amount("usual"), amount("ceiling"));
+    json!({"name": kind, "limit": amount("limit"), "usual": usual, "ceiling": ceiling})
 }
 
 /// Thousandths of processors, in processors.
@@ -617,6 +643,21 @@ mod tests {
         let (item, rows) = rows("Quotas", &quotas).unwrap();
         let shown = table(&item, rows.iter()).render(None, Styling::Plain);
         for part in ["0.25 cores  64 cores", "512MiB", "none", "1           50"] {
+            assert!(shown.contains(part), "{part}\n{shown}");
+        }
+    }
+
+    #[test]
+    fn limits_of_images_have_their_units() {
+        let limits = json!({"limits": {
+            "layers": {"limit": 128, "usual": 128, "ceiling": 1024},
+            "compressed_bytes": {
+                "limit": 20_u64 << 30, "usual": 10_u64 << 30, "ceiling": 1_u64 << 40,
+            },
+        }});
+        let (item, rows) = rows("ImageLimits", &limits).unwrap();
+        let shown = table(&item, rows.iter()).render(None, Styling::Plain);
+        for part in ["20GiB", "10GiB", "1024GiB", "128"] {
             assert!(shown.contains(part), "{part}\n{shown}");
         }
     }

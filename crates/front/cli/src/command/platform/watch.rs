@@ -283,7 +283,7 @@ fn event(asker: &Asker<'_>, event: &Value) -> Result<(), Failure> {
 }
 
 /// Whether the same may succeed a little later.
-fn may_pass(error: &CallError) -> bool {
+pub(super) fn may_pass(error: &CallError) -> bool {
     match error {
         CallError::Refused(problem) => problem.retryable,
         CallError::Broken { .. } | CallError::Unreachable { .. } => true,

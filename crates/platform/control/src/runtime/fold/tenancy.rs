@@ -10,7 +10,7 @@ use super::{At, retain};
 use crate::event::{Body, EnvCreated};
 use crate::runtime::ipam::{Prefix, REST, ipv4_range};
 use crate::runtime::quota::Dimension;
-use crate::runtime::record::{App, Env, MasterKey, Org, Project};
+use crate::runtime::record::{App, Env, LogQuota, MasterKey, Org, Project};
 use crate::runtime::{Runtime, spec};
 
 /// How long the name of something that is gone is kept.
@@ -34,6 +34,9 @@ fn cluster(runtime: &mut Runtime, at: &At<'_>, body: &Body) {
         Body::ClusterIpv4PoolSet(it) => {
             let ranges = it.ranges.iter();
             runtime.ipam.public = ranges.filter_map(|range| ipv4_range(range)).collect();
+        }
+        Body::ClusterImageLimitSet(it) => {
+            cluster.image_limits.insert(it.name.clone(), it.limit);
         }
         Body::LedgerSegmentSealed(it) => cluster.sealed_to = it.last_seq,
         Body::LedgerSegmentPruned(it) => cluster.pruned_to = it.last_seq,
@@ -81,6 +84,7 @@ fn org(runtime: &mut Runtime, at: &At<'_>, body: &Body) {
                 limits: BTreeMap::new(),
                 legal_hold: None,
                 execs: VecDeque::new(),
+                log_quota: None,
             };
             runtime.orgs.insert(id, org);
             limits(runtime, at);
@@ -99,6 +103,16 @@ fn org(runtime: &mut Runtime, at: &At<'_>, body: &Body) {
                 org.limits.insert(dimension, it.limit);
             }
             limits(runtime, at);
+        }
+        Body::OrgLogQuotaReached(it) => {
+            if let Some(org) = at.id().and_then(|id| runtime.orgs.get_mut(&id)) {
+                org.log_quota = Some(LogQuota {
+                    day: it.day.clone(),
+                    percent: it.percent,
+                    limit: it.limit,
+                    since: at.now(),
+                });
+            }
         }
         Body::OrgLegalHoldSet(it) => {
             if let Some(org) = at.id().and_then(|id| runtime.orgs.get_mut(&id)) {

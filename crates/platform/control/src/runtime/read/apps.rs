@@ -8,7 +8,12 @@ use serde_json::Value;
 use super::{Asked, View, found};
 use crate::operations::not_found;
 use crate::refusal::Refusal;
+use crate::runtime::notice::log_date;
 use crate::runtime::quota::Dimension;
+
+/// Conditions of what an org prints in a day: it is near its share, or over it.
+pub(super) const LOGS_NEAR: &str = "logs_near_quota";
+pub(super) const LOGS_SAMPLED: &str = "logs_sampled";
 
 impl View<'_> {
     pub(super) fn quotas(&self, id: OrgId) -> Option<types::Quotas> {
@@ -99,7 +104,32 @@ impl View<'_> {
                 since: None,
             });
         }
+        all.extend(self.log_quota(id));
         all
+    }
+
+    /// What the env's org was told today of what it printed.
+    fn log_quota(&self, id: EnvId) -> Option<types::Condition> {
+        const DAY: i64 = 24 * 3600 * 1_000_000;
+        let runtime = self.runtime();
+        let told = runtime.orgs.get(&runtime.envs.get(&id)?.org)?;
+        let told = told.log_quota.as_ref()?;
+        let today = u64::try_from(self.now.as_micros() / DAY).unwrap_or(0);
+        let (percent, limit) = (told.percent, told.limit);
+        let (condition, then) = match percent {
+            100.. => (LOGS_SAMPLED, "; of further lines one of ten is kept"),
+            _ => (LOGS_NEAR, ""),
+        };
+        let is_today = told.day == log_date(today);
+        is_today.then(|| types::Condition {
+            condition: condition.to_owned(),
+            process: None,
+            reason: Some("log_bytes_per_day".to_owned()),
+            detail: Some(format!(
+                "the org has printed {percent} % of the {limit} bytes of today{then}"
+            )),
+            since: Some(told.since),
+        })
     }
 
     pub(super) fn release(&self, id: ReleaseId) -> Option<types::Release> {

@@ -7,6 +7,7 @@ use fluffy_planner::model::{GroupId, Instance};
 use fluffy_planner::reason::Condition;
 use serde_json::Value;
 
+use super::apps::{LOGS_NEAR, LOGS_SAMPLED};
 use super::{Asked, View, count};
 use crate::refusal::Refusal;
 use crate::runtime::{record, spec};
@@ -215,9 +216,12 @@ impl View<'_> {
                     && it.process.as_deref() == process
             })
         };
+        // What somebody may want to know, and no trouble of what runs.
+        let told = ["shared_kernel", LOGS_NEAR, LOGS_SAMPLED];
         let trouble = conditions
             .iter()
-            .any(|it| it.condition != "shared_kernel" && !slow(it.process.as_deref()));
+            .filter(|it| !told.contains(&it.condition.as_str()))
+            .any(|it| !slow(it.process.as_deref()));
         let short = groups.iter().any(|group| group.ready < group.desired);
         match () {
             () if env.deleted_at.is_some() => "deleting",

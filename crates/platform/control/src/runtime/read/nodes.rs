@@ -110,6 +110,21 @@ impl View<'_> {
         }
     }
 
+    pub(super) fn image_limits(&self) -> types::ImageLimits {
+        let cluster = &self.runtime().cluster;
+        let limits = types::IMAGE_LIMITS.iter().map(|kind| {
+            let limit = types::ImageLimit {
+                limit: cluster.image_limit(kind),
+                usual: kind.usual,
+                ceiling: kind.ceiling,
+            };
+            (kind.name.to_owned(), limit)
+        });
+        types::ImageLimits {
+            limits: limits.collect(),
+        }
+    }
+
     pub(super) fn keys(&self) -> types::Keys {
         let runtime = self.runtime();
         let keys = &runtime.cluster.keys;

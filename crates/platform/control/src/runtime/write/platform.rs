@@ -2,15 +2,46 @@
 //!
 //! Work that takes a while is done by the server, which says here how it went.
 
-use fluffy_api::types::RehomeVolume;
+use fluffy_api::types::{IMAGE_LIMITS, RehomeVolume, SetImageLimits};
 use fluffy_base::id::VolumeId;
 use fluffy_planner::lifecycle::{NodeState, VolumeState};
 
-use super::{Decided, Desk, missing};
+use super::{Decided, Desk, invalid, missing};
 use crate::call::{Fact, Material, Subject};
-use crate::event::{VolumeRehomed, VolumeStateChanged};
+use crate::event::{ClusterImageLimitSet, VolumeRehomed, VolumeStateChanged};
 use crate::refusal::Refusal;
 use crate::state::Owner;
+
+/// Sets limits of images for the whole cluster, within their ceilings.
+pub(super) fn set_image_limits(desk: &Desk<'_>) -> Decided {
+    let body: SetImageLimits = desk.body()?;
+    let mut facts = Vec::new();
+    for (name, limit) in body.limits {
+        let kind = IMAGE_LIMITS.iter().find(|kind| kind.name == name);
+        let Some(kind) = kind else {
+            let name: String = name.chars().take(64).collect();
+            let why = format!("images have no limit `{name}`");
+            let known: Vec<&str> = IMAGE_LIMITS.iter().map(|kind| kind.name).collect();
+            let fix = format!("choose among {}", known.join(", "));
+            return Err(Refusal::new("invalid_argument", why, fix));
+        };
+        let limit = limit.unwrap_or(kind.usual);
+        if limit == 0 || limit > kind.ceiling {
+            let why = format!("`{name}` can be from 1 to {}, and is {limit}", kind.ceiling);
+            return Err(invalid("limits", &why));
+        }
+        let previous = desk.runtime().cluster.image_limit(kind);
+        if limit != previous {
+            let set = ClusterImageLimitSet {
+                name,
+                limit,
+                previous,
+            };
+            facts.push(Fact::new("cluster", set.into()));
+        }
+    }
+    Ok((facts, Subject::of("image_limits", "")))
+}
 
 /// A volume's disk is now in another node, and was found whole there.
 pub(super) fn rehome(desk: &Desk<'_>) -> Decided {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fluffy_image::{StoreLimits, WorkerCommand};
+use fluffy_image::{ImageRequest, PullLimits, Store, StoreLimits, WorkerCommand};
 use tokio::time::timeout;
 
 use super::{Stage, image, limits, noise, request, wait_for, worker};
@@ -140,7 +140,10 @@ async fn a_registry_that_never_ends_or_never_begins_costs_bounded_time_and_bytes
         })
         .await;
         let hasty = StoreLimits {
-            layer_deadline: Duration::from_secs(2),
+            pull: PullLimits {
+                layer_deadline: Duration::from_secs(2),
+                ..PullLimits::default()
+            },
             ..limits()
         };
         let stage = Stage::with(hasty, worker());
@@ -200,7 +203,7 @@ async fn what_is_too_large_or_no_image_is_refused_before_its_layers() {
     let size = image.blobs[&image.layers[0]].len() as u64;
     let site = Site::plain(honest(&image)).await;
     let mut small = limits();
-    small.image.compressed_bytes = size;
+    small.pull.image.compressed_bytes = size;
     let stage = Stage::with(small, worker());
     let refused = stage.refused(&site, image.manifests[0]).await;
     assert_eq!(refused.code(), "image_too_large", "{refused}");
@@ -208,7 +211,7 @@ async fn what_is_too_large_or_no_image_is_refused_before_its_layers() {
         assert!(refused.to_string().contains(&named), "{refused}");
     }
     let mut few = limits();
-    few.image.layers = 1;
+    few.pull.image.layers = 1;
     let stage = Stage::with(few, worker());
     let refused = stage.refused(&site, image.manifests[0]).await;
     assert_eq!(refused.code(), "image_invalid", "{refused}");
@@ -230,7 +233,7 @@ async fn what_is_too_large_or_no_image_is_refused_before_its_layers() {
 async fn a_hostile_layer_costs_its_build_and_leaves_nothing() {
     let bomb = vec![0; 3 << 20];
     let mut tight = limits();
-    tight.root.bytes = 1 << 20;
+    tight.pull.root.bytes = 1 << 20;
     for (name, layer, limits, code) in [
         (
             "escape",
@@ -300,7 +303,10 @@ async fn a_worker_that_dies_or_hangs_costs_its_build_and_leaves_nothing() {
     let note = folder.path().join("pid");
     let hang = format!("echo $$ > {}; exec sleep 100000", note.display());
     let hasty = StoreLimits {
-        image_deadline: Duration::from_secs(5),
+        pull: PullLimits {
+            image_deadline: Duration::from_secs(5),
+            ..PullLimits::default()
+        },
         ..limits()
     };
     let stage = Stage::with(hasty, shell(&hang));
@@ -418,4 +424,65 @@ async fn two_images_share_the_layers_they_have_in_common() {
     assert_ne!(a.root, b.root);
     assert_eq!(asked_for_layer(&site, &first), 1);
     super::assert_clean(stage.folder.path(), &stage.store).await;
+}
+
+/// A store that would take it refuses it, or the other way round: what came
+/// with the pull counts, and refusals name limit, value and digest.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_is_taken_by_the_limits_that_came_with_its_pull() {
+    let image = image(29, 200_000);
+    let site = Site::plain(honest(&image)).await;
+    let (host, digest) = (site.at("registry.test"), image.manifests[0]);
+    let folder = tempfile::tempdir().unwrap();
+    let tight = |change: &dyn Fn(&mut PullLimits)| {
+        let mut limits = PullLimits::default();
+        change(&mut limits);
+        limits
+    };
+    // By its own limits the store takes nothing.
+    let mut own = limits();
+    own.pull = tight(&|it| it.image.compressed_bytes = 1_000);
+    let store = Store::open(folder.path(), own, worker()).unwrap();
+    let ensure = async |limits: Option<PullLimits>| {
+        let asked = ImageRequest {
+            limits,
+            ..request(&host, digest)
+        };
+        store.ensure(asked, "a").await
+    };
+    let named = format!("sha256:{digest}");
+    let all: [(Option<PullLimits>, &str, &[&str]); 5] = [
+        (None, "image_too_large", &["bytes; the limit is 1000"]),
+        (
+            Some(tight(&|it| it.image.compressed_bytes = 100_000)),
+            "image_too_large",
+            &["bytes; the limit is 100000"],
+        ),
+        (
+            Some(tight(&|it| it.image.layers = 1)),
+            "image_invalid",
+            &["it has 2 layers; the limit is 1"],
+        ),
+        (
+            Some(tight(&|it| it.root.bytes = 150_000)),
+            "image_too_large",
+            &["more bytes, unpacked, than 150000"],
+        ),
+        (
+            Some(tight(&|it| it.root.entries = 1)),
+            "image_hostile",
+            &["more entries than 1"],
+        ),
+    ];
+    for (limits, code, words) in all {
+        let refused = ensure(limits).await.unwrap_err();
+        let said = refused.to_string();
+        assert_eq!(refused.code(), code, "{said}");
+        assert!(words.iter().all(|it| said.contains(it)), "{said}");
+        assert!(said.contains(&named), "{said}");
+    }
+    let pinned = ensure(Some(PullLimits::default())).await.unwrap();
+    assert!(pinned.root.exists());
+    // What is here already is not refused to who has tighter ones.
+    assert_eq!(ensure(None).await.unwrap(), pinned);
 }

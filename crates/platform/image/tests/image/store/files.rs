@@ -90,6 +90,7 @@ async fn images_of_files_reach_a_node_and_need_their_files_no_more() {
         let request = ImageRequest {
             digest: resolved.platforms[0].digest,
             source: Arc::new(Near(shelf)),
+            limits: None,
         };
         let node = at(&format!("node-{number}"));
         let store = store(&node);
@@ -141,6 +142,7 @@ async fn a_server_that_was_away_is_asked_again_and_a_registry_is_left_alone() {
             let request = ImageRequest {
                 digest: Digest::of(b"an image"),
                 source: Arc::clone(&away) as Arc<dyn BlobSource>,
+                limits: None,
             };
             let refused = store.ensure(request, "a").await.unwrap_err();
             assert_eq!(refused.code(), "registry_unavailable");

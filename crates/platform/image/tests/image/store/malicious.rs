@@ -143,6 +143,7 @@ fn shelved(around: &Path, source: &ImageSource) -> ImageRequest {
     ImageRequest {
         digest: resolved.platforms[0].digest,
         source,
+        limits: None,
     }
 }
 
@@ -261,11 +262,11 @@ fn streams() -> Vec<Case> {
     let zeros = Archive::default().file("zeros", &vec![0; 2 << 20]).end();
     let small = Archive::default().file("a", b"small").end();
     let mut expansion = limits();
-    expansion.root.unasked = 1 << 18;
+    expansion.pull.root.unasked = 1 << 18;
     let mut bytes = limits();
-    bytes.root.bytes = 1 << 20;
+    bytes.pull.root.bytes = 1 << 20;
     let mut entries = limits();
-    entries.root.entries = 50;
+    entries.pull.root.entries = 50;
     let flood = (0..60).fold(Archive::default(), |archive, number| {
         archive.file(&format!("{number}"), b"")
     });
@@ -435,7 +436,7 @@ fn documents() -> Vec<Case> {
 fn registries() -> Vec<Case> {
     let invalid = "image_layer_invalid";
     let mut hasty = limits();
-    hasty.layer_deadline = Duration::from_secs(2);
+    hasty.pull.layer_deadline = Duration::from_secs(2);
     let with = |body| Reply {
         body,
         ..Reply::new(200, BYTES, "")
