@@ -182,7 +182,24 @@ impl Survey<'_> {
 
     /// Whether a member is as the group wants it.
     pub(crate) fn matches(&self, member: &Member<'_>) -> bool {
-        member.instance.spec == self.group.spec.hash && !member.instance.restart
+        member.instance.spec == self.group.spec.hash
+            && !member.instance.restart
+            && !self.is_spent(member)
+    }
+
+    /// Whether a member was given up before its deploy began: what it failed
+    /// for may be mended since, and its node would not try again by itself.
+    fn is_spent(&self, member: &Member<'_>) -> bool {
+        let given_up = member.failure().is_some_and(|reason| {
+            reason.is_hopeless() || reason == FailureReason::CrashLoopBackoff
+        });
+        given_up && !self.is_own(member)
+    }
+
+    /// Whether a member came with the deploy that goes on, or later.
+    fn is_own(&self, member: &Member<'_>) -> bool {
+        self.deploy
+            .is_none_or(|(_, deploy)| member.instance.allocated_at >= deploy.opened)
     }
 
     /// How members follow the spec, unless they stay as they are.
@@ -230,10 +247,9 @@ impl Survey<'_> {
             _ => false,
         };
         // Whoever failed before it is not this deploy's doing.
-        let own = self
-            .deploy
-            .is_some_and(|(_, deploy)| member.instance.allocated_at >= deploy.opened);
-        own && self.matches(member)
+        self.deploy.is_some()
+            && self.is_own(member)
+            && self.matches(member)
             && member.is_running()
             && !member.host_failed()
             && (given_up || member.is_late(now, self.group.spec.start_timeout))

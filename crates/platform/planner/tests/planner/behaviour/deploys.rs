@@ -260,6 +260,31 @@ fn an_image_that_is_too_large_ends_a_deploy_at_once() {
 }
 
 #[test]
+fn what_was_given_up_before_a_deploy_is_replaced_by_it() {
+    for reason in [
+        FailureReason::ImageTooLarge,
+        FailureReason::CrashLoopBackoff,
+    ] {
+        let (mut desk, web) = desk(&[16, 16], 2);
+        let before: Vec<_> = desk.members(&web).iter().map(|(id, _)| *id).collect();
+        for id in &before {
+            desk.fail(*id, reason);
+        }
+        // The same release again: a limit was raised, or a database is back.
+        desk.run(2);
+        desk.deploy(&[&web], 1, options());
+        desk.run(60);
+        assert_eq!(
+            desk.last_deploy(),
+            (DeployKind::Deploy, DeployState::Succeeded)
+        );
+        let live = desk.live(&web);
+        assert!(live.iter().all(|(id, _)| !before.contains(id)), "{live:?}");
+        assert_eq!(desk.available(&web), 2);
+    }
+}
+
+#[test]
 fn a_deploy_that_takes_too_long_fails() {
     let (mut desk, web) = desk(&[2], 1);
     desk.state()
