@@ -96,8 +96,9 @@ pub(super) fn found(site: &Site, word: &str) -> Vec<PathBuf> {
     ];
     folders.extend(others.map(PathBuf::from));
     folders.retain(|folder| folder.is_dir());
+    // With `z` it passes over what was never written of an instance's disk.
     let searched = Command::new("grep")
-        .args(["-rlaF", "--devices=skip", "-e", word])
+        .args(["-rlazF", "--devices=skip", "-e", word])
         .args(&folders)
         .output()
         .unwrap();
