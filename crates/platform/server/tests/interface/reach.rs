@@ -323,6 +323,10 @@ pub(crate) async fn furnish(house: &House, owner: &Client) -> Known {
     for node in nodes["items"].as_array().unwrap() {
         maker.known.add("node", node);
     }
+    let rotated = owner.call(Ask::new(O::RotateKeys, &[])).await.unwrap();
+    for key in rotated.value["keys"].as_array().unwrap() {
+        maker.known.add("key", key);
+    }
     let verified = owner.call(Ask::new(O::VerifyLedger, &[])).await.unwrap();
     maker.known.add("operation", &verified.value);
     maker.known

@@ -21,8 +21,9 @@ const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_co
 /// And where there is a login that could be ignored.
 const LOGIN: &str = "ignored_auth";
 
-/// These would end the credential that is used, or are no JSON.
-const LEFT_OUT: [&str; 2] = ["revokeOwnToken", "connectExec"];
+/// These would end the credential that is used, are no JSON, or say that a
+/// node is not connected, which here is so and elsewhere a 503.
+const LEFT_OUT: [&str; 3] = ["revokeOwnToken", "connectExec", "signalInstance"];
 
 /// How long each way of trying may take with the owner's credential, in
 /// seconds, and with each other one, unless a long run is wanted.
