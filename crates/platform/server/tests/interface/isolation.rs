@@ -161,6 +161,7 @@ fn body_of(operation: Operation) -> Value {
         O::CreateOrg => json!({ "slug": "new" }),
         O::UpdateProject => json!({ "display_name": "new" }),
         O::BlockRelease => json!({ "reason": "why not" }),
+        O::SignalInstance => json!({ "signal": "TERM" }),
         O::CreateDeploy => json!({ "release_id": nothing("rel") }),
         O::CreateAttachment => {
             json!({ "volume_id": nothing("vol"), "process": "job", "mount_path": "/x" })
