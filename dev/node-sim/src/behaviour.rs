@@ -15,8 +15,12 @@ pub struct Behaviour {
     pub boot_ms: u64,
     /// How long a workload takes to end.
     pub stop_ms: u64,
+    /// How long something is left of what has stopped.
+    pub collect_ms: u64,
     /// How long a failed instance waits before its next boot.
     pub restart_ms: u64,
+    /// How long it takes to open the stream of a command.
+    pub attach_ms: u64,
     /// The reason for which every start fails; image reasons while preparing.
     pub fail: Option<String>,
     /// The only process type that fails; all if nothing is said.
@@ -41,7 +45,9 @@ impl Default for Behaviour {
             prepare_ms: 20,
             boot_ms: 20,
             stop_ms: 20,
+            collect_ms: 0,
             restart_ms: 200,
+            attach_ms: 0,
             fail: None,
             fail_process: None,
             unhealthy: false,

@@ -471,6 +471,7 @@ impl Instance {
             }
             (InstanceStatus::Failed, InstanceStatus::Booting) => behaviour.restart_ms,
             (InstanceStatus::Draining, _) => behaviour.stop_ms,
+            (InstanceStatus::Stopped, _) => behaviour.collect_ms,
             _ => 0,
         };
         Some(self.since_ms.saturating_add(takes))

@@ -551,7 +551,9 @@ impl Node {
             session_id: open.session_id.clone(),
         };
         let (mut client, counts) = (nodes(&up.channel), Arc::clone(&self.execs));
+        let pause = Duration::from_millis(self.behaviour.attach_ms);
         tokio::spawn(async move {
+            tokio::time::sleep(pause).await;
             let (output, frames) = mpsc::channel(2);
             let attach = v1::ExecFromNode {
                 frame: Some(v1::exec_from_node::Frame::Attach(attach)),

@@ -250,6 +250,18 @@ impl Access {
         operators.map(|member| member.principal.as_str())
     }
 
+    /// Whoever is to run the platform, while nobody has come in to do so; the
+    /// owner of a machine is in from the beginning.
+    #[must_use]
+    pub fn awaited(&self) -> Option<&str> {
+        let is_in = |one: &Member| one.active || one.principal == LOCAL;
+        let operators = || self.members.values().filter(|one| one.runs_the_platform());
+        match operators().any(is_in) {
+            true => None,
+            false => operators().next().map(|one| one.principal.as_str()),
+        }
+    }
+
     /// Everything given to a principal beside roles.
     pub(crate) fn grants_of(&self, principal: &str) -> impl Iterator<Item = (GrantId, &Grant)> {
         let ids = self.grants_of.get(principal).into_iter().flatten();

@@ -21,6 +21,25 @@ use fluffy_ledger::{Event, Source};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+/// The version of readers who know every event before versions were counted.
+pub const FIRST_READERS: u64 = 1;
+
+/// The version of the readers of this build: they know the whole catalogue.
+pub const READER_VERSION: u64 = FIRST_READERS;
+
+/// Each type and version that readers of the first version do not know, and
+/// since which version they do. What is new comes here with the next version,
+/// and is appended once every replica has it.
+const LATER: &[(&str, u32, u64)] = &[];
+
+/// Since which version readers know events of a type and version.
+#[must_use]
+pub fn readable_since(event_type: &str, version: u32) -> u64 {
+    let mut later = LATER.iter();
+    let found = later.find(|(name, of, _)| *name == event_type && *of == version);
+    found.map_or(FIRST_READERS, |(_, _, since)| *since)
+}
+
 /// Why an event can't be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadEventError {

@@ -5,7 +5,7 @@
 //! whoever drives this appends the facts on condition that the ledger still
 //! ends where the state does.
 
-use fluffy_api::operation::{Auth, Need, Precondition};
+use fluffy_api::operation::{Auth, Method, Need, Precondition};
 use fluffy_api::{Operation, Spec};
 use fluffy_base::Digest;
 use fluffy_base::id::OrgId;
@@ -249,7 +249,10 @@ impl Command<'_> {
         }
         let mut facts = vec![fact];
         let mut review = match answer {
-            Answer::Deny(refusal) => return self.denied(facts, refusal),
+            Answer::Deny(refusal) => {
+                let gone = self.gone_before();
+                return gone.unwrap_or_else(|| self.denied(facts, refusal));
+            }
             Answer::Review => true,
             Answer::Allow => false,
         };
@@ -262,11 +265,7 @@ impl Command<'_> {
                 Answer::Allow => {}
             }
         }
-        let replays = &self.state.replays;
-        let org = self.place.owner.org;
-        let operation = self.request.operation;
-        let before = replays.find(self.call, operation, org, &self.who.principal);
-        if let Some(outcome) = before {
+        if let Some(outcome) = self.before() {
             return Written {
                 facts: Vec::new(),
                 outcome,
@@ -282,6 +281,30 @@ impl Command<'_> {
 
     fn ask(&self, capability: &str) -> Decided {
         authorize::decide(self.state, self.call, &self.who, capability, &self.place)
+    }
+
+    /// What came of it under the same key before.
+    fn before(&self) -> Option<Outcome> {
+        let (operation, org) = (self.request.operation, self.place.owner.org);
+        let replays = &self.state.replays;
+        replays.find(self.call, operation, org, &self.who.principal)
+    }
+
+    /// The same of a deletion: it took away where it was allowed, and who held
+    /// something there alone could never be told of it again. They hear what
+    /// they heard then, and nobody else hears anything.
+    fn gone_before(&self) -> Option<Written> {
+        let deletes = self.request.operation.spec().method == Method::Delete;
+        if !deletes || self.place.found {
+            return None;
+        }
+        match self.before()? {
+            outcome @ Outcome::Replayed { .. } => Some(Written {
+                facts: Vec::new(),
+                outcome,
+            }),
+            _ => None,
+        }
     }
 
     /// What must hold before anything is done or waits to be done.

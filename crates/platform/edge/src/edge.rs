@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use fluffy_api::node::v1;
+use rustix::process::{Resource, getrlimit};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -25,6 +26,9 @@ use crate::keep::Keep;
 use crate::meter::{Applied, Ended, Meter, STATES};
 use crate::relay::{Choice, Dice, Target, carry, reset};
 use crate::table::{Prefix, Route, Table};
+
+/// Descriptors of this process that are no connection's.
+const OTHERS: u64 = 1_024;
 
 /// How an edge works.
 #[derive(Debug, Clone)]
@@ -40,7 +44,8 @@ pub struct Options {
     pub probe: (Duration, Duration),
     /// How long connections of a route that is gone go on.
     pub grace: Duration,
-    /// The most connections: of all, of one route, of one client.
+    /// The most connections: of all, of one route, of one client. There are
+    /// fewer of all where this process may not open that many files.
     pub most: (usize, usize, usize),
     /// What choices begin with.
     pub seed: u64,
@@ -154,7 +159,16 @@ fn task(work: impl Future<Output = ()> + Send + 'static) -> Task {
 
 impl Edge {
     /// An edge that goes by the last good table, if it kept one.
-    pub async fn start(options: Options) -> Self {
+    pub async fn start(mut options: Options) -> Self {
+        let wanted = options.most.0;
+        options.most.0 = affordable(wanted, getrlimit(Resource::Nofile).current);
+        if options.most.0 < wanted {
+            tracing::warn!(
+                wanted,
+                most = options.most.0,
+                "there will be fewer connections: this process may open too few files"
+            );
+        }
         let keep = options.keep.clone();
         let shared = Shared {
             dice: Dice::new(options.seed),
@@ -343,6 +357,17 @@ impl Edge {
     }
 }
 
+/// How many connections there may be, each of which takes two descriptors:
+/// the rest of this process needs some as well.
+fn affordable(wanted: usize, descriptors: Option<u64>) -> usize {
+    let Some(all) = descriptors else {
+        return wanted;
+    };
+    // Of few it takes half: an edge that serves nobody helps nobody.
+    let room = all.saturating_sub(OTHERS).max(all / 2) / 2;
+    usize::try_from(room).map_or(wanted, |room| room.min(wanted))
+}
+
 /// How many instances there are in each state; one that takes new connections
 /// anywhere is not draining.
 fn backends(routes: &HashMap<u16, Arc<Live>>) -> [u64; STATES.len()] {
@@ -529,6 +554,26 @@ async fn probe(target: Arc<Target>, (every, patience): (Duration, Duration)) {
         target.gate().probed(well);
         if !well {
             tracing::debug!(instance = target.instance, "a probe failed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_descriptors_for_the_rest_of_the_process() {
+        for (descriptors, most) in [
+            (None, 50_000),
+            (Some(1 << 20), 50_000),
+            (Some(101_024), 50_000),
+            (Some(101_023), 49_999),
+            (Some(4_096), 1_536),
+            (Some(1_024), 256),
+            (Some(0), 0),
+        ] {
+            assert_eq!(affordable(50_000, descriptors), most, "{descriptors:?}");
         }
     }
 }

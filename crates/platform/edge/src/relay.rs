@@ -157,7 +157,14 @@ pub(crate) async fn carry(
             meter,
         };
         return tokio::select! {
-            _ = copy_bidirectional(&mut client, &mut server) => Ended::Closed,
+            done = copy_bidirectional(&mut client, &mut server) => {
+                // Who was cut off shall not take it for a whole answer.
+                if done.is_err() {
+                    reset(&client.stream);
+                    reset(&server);
+                }
+                Ended::Closed
+            }
             () = over => {
                 reset(&client.stream);
                 reset(&server);

@@ -16,6 +16,8 @@ use std::time::Duration;
 
 use fluffy_api::node::v1;
 use fluffy_edge::{Edge, Keep, Options, Prefix};
+use rustix::net::sockopt::set_socket_linger;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -382,6 +384,74 @@ async fn there_are_only_so_many_connections_of_a_client() {
     assert_eq!(edge.figures().await.refused, 1);
     held.pop();
     until("there is room again", async || ask(at, b"x").await.is_ok()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_few_files_may_be_open_there_are_fewer_connections() {
+    let (address, one) = (own_address(), Server::start("one").await);
+    let at: SocketAddr = (address, 8080).into();
+    let before = getrlimit(Resource::Nofile);
+    let limit = |current| Rlimit { current, ..before };
+    setrlimit(Resource::Nofile, limit(Some(64))).unwrap();
+    let edge = Edge::start(options(address)).await;
+    // The test itself needs more: both other ends are its own.
+    setrlimit(Resource::Nofile, before).unwrap();
+    taken(
+        &edge,
+        &table(1, vec![route("a", 8080, vec![one.backend(false)])]),
+    )
+    .await;
+    let mut held = Vec::new();
+    for _ in 0..16 {
+        held.push(ask(at, b"x").await.unwrap());
+    }
+    assert!(ask(at, b"x").await.is_err());
+    assert_eq!(edge.figures().await.refused, 1);
+    held.pop();
+    until("there is room again", async || ask(at, b"x").await.is_ok()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_is_cut_off_is_cut_off_on_the_other_side_too() {
+    let address = own_address();
+    let at: SocketAddr = (address, 8080).into();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let backend = v1::Backend {
+        instance_id: "one".to_owned(),
+        address: "127.0.0.1".to_owned(),
+        port: listener.local_addr().unwrap().port().into(),
+        draining: false,
+    };
+    let edge = Edge::start(options(address)).await;
+    taken(&edge, &table(1, vec![route("a", 8080, vec![backend])])).await;
+    // A client, and who answers it; a probe says nothing.
+    let pair = async || {
+        let mut client = TcpStream::connect(at).await.unwrap();
+        client.write_all(b"GET").await.unwrap();
+        loop {
+            let (mut server, _) = listener.accept().await.unwrap();
+            if server.read_exact(&mut [0; 3]).await.is_ok() {
+                server.write_all(b"half").await.unwrap();
+                client.read_exact(&mut [0; 4]).await.unwrap();
+                return (client, server);
+            }
+        }
+    };
+    let cut = |stream: TcpStream| set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+    let hears = async |mut stream: TcpStream| {
+        let read = timeout(LONG, stream.read(&mut [0])).await;
+        read.expect("an end").is_ok()
+    };
+    let (client, server) = pair().await;
+    cut(server);
+    assert!(!hears(client).await, "an answer that is no whole one");
+    let (client, server) = pair().await;
+    cut(client);
+    assert!(!hears(server).await, "a request that is no whole one");
+    // The control: an end is no cut.
+    let (client, server) = pair().await;
+    drop(server);
+    assert!(hears(client).await);
 }
 
 /// What a figure says, by its whole name with labels.

@@ -36,6 +36,8 @@ pub(crate) struct Exec {
     output: Option<OwnedFd>,
     error: Option<OwnedFd>,
     ended: Option<WaitStatus>,
+    /// Whether it was told that its session is over.
+    dismissed: bool,
     /// Since when nobody wants it, and how it was told.
     unwanted: Option<(Instant, Option<Signal>)>,
 }
@@ -85,6 +87,7 @@ impl Exec {
             output: Some(output),
             error,
             ended: None,
+            dismissed: false,
             unwanted: None,
         })
     }
@@ -210,10 +213,18 @@ impl Exec {
     }
 
     /// Sends a signal to it.
-    pub(crate) fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&mut self, signal: Signal) {
+        // So a session is ended whose client is gone, and one that is revoked.
+        self.dismissed |= matches!(signal, Signal::HUP | Signal::KILL);
         if self.ended.is_none() {
             let _ = rustix::process::kill_process_group(self.pid, signal);
         }
+    }
+
+    /// Whether others of a session that is over do not know so: only the group
+    /// of its first process heard the signal.
+    pub(crate) fn leaves_others(&self) -> bool {
+        self.dismissed && process::has_session(self.pid)
     }
 
     /// Nobody wants it any more.

@@ -395,7 +395,7 @@ impl Life {
             }
             FromHost::ExecSignal { channel, signal } => {
                 if let (Some(signal), Some(exec)) =
-                    (process::signal(&signal), self.execs.get(&channel))
+                    (process::signal(&signal), self.execs.get_mut(&channel))
                 {
                     exec.signal(signal);
                 }
@@ -617,8 +617,11 @@ impl Life {
             } else if let Some(talk) = &mut self.talk
                 && let Some(exit) = exec.finish(&mut talk.link)
             {
-                over.push(*channel);
                 words.push(exit);
+                match exec.leaves_others() {
+                    true => exec.give_up(),
+                    false => over.push(*channel),
+                }
             }
         }
         for word in words {

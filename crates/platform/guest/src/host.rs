@@ -594,6 +594,7 @@ impl Pump {
                     }
                     self.silent += 1;
                     self.link.ping();
+                    self.reset_unopened();
                 }
             }
         }
@@ -716,6 +717,20 @@ impl Pump {
             self.link.send_reset(channel);
             self.link.close(channel);
             self.link.close(channel + 1);
+        }
+    }
+
+    /// Gives up commands that nobody waits for any more and of which the guest
+    /// never said that they run: what it sends for them would stay here.
+    fn reset_unopened(&mut self) {
+        let execs = self.execs.iter();
+        let unopened = execs.filter(|(_, exec)| {
+            let opening = exec.opening.as_ref();
+            opening.is_some_and(|(_, answer)| answer.is_closed())
+        });
+        let unopened: Vec<u32> = unopened.map(|(channel, _)| *channel).collect();
+        for channel in unopened {
+            self.reset(channel);
         }
     }
 

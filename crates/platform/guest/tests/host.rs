@@ -268,6 +268,32 @@ async fn a_command_nobody_listens_to_is_reset() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_command_that_a_guest_never_answers_is_given_up() {
+    let (here, there) = duplex(1 << 20);
+    let mut guest = Guest::new(there);
+    guest.flush().await;
+    let (_, connection, _events) = open(here, Options::default()).await.unwrap();
+    let order = ExecOpen {
+        command: vec!["cat".to_owned()],
+        ..ExecOpen::default()
+    };
+    let asked = tokio::time::timeout(Duration::from_secs(1), connection.exec(order));
+    assert!(asked.await.is_err());
+    let FromHost::ExecOpen(order) = guest.message().await else {
+        panic!("no command");
+    };
+    let reset = async {
+        loop {
+            if let Event::Reset { channel } = guest.event().await.unwrap() {
+                return channel;
+            }
+        }
+    };
+    let reset = tokio::time::timeout(Duration::from_secs(60), reset).await;
+    assert_eq!(reset, Ok(order.channel));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_guest_that_does_not_answer_is_lost() {
     let (here, there) = duplex(1 << 20);
     let mut guest = Guest::new(there);

@@ -36,6 +36,6 @@ pub use root::{ConvertError, LayerBlob, Root, RootLimits, convert};
 pub use shelf::{ImportError, Shelf};
 pub use store::{
     BlobSource, Bring, Damaged, EnsureError, ImageRequest, Opened, Piece, Pinned, PullLimits,
-    Repository, RoomError, RootForm, Store, StoreLimits, Usage, Waiting, WorkerCommand,
+    Repository, RoomError, RootForm, Store, StoreLimits, Tally, Usage, Waiting, WorkerCommand,
 };
 pub use survey::{Limits, Resolved, ResolvedPlatform, Survey, SurveyError, Wanted};

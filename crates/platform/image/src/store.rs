@@ -17,11 +17,11 @@ use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fluffy_base::{Digest, Hasher};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedMutexGuard, Semaphore, watch};
 use tokio::task::{AbortHandle, JoinSet, spawn_blocking};
 use tokio::time::timeout;
 
@@ -130,7 +130,7 @@ pub struct ImageRequest {
     /// Who has it.
     pub source: Arc<dyn BlobSource>,
     /// How much it may be, if not what the store says. Who asks for what
-    /// another one waits for already gets it by the other's.
+    /// another one of the same repository waits for gets it by the other's.
     pub limits: Option<PullLimits>,
 }
 
@@ -143,6 +143,21 @@ pub struct Pinned {
     pub config: ImageConfig,
     /// What is in it.
     pub about: Root,
+}
+
+/// How many conversions are remembered for who looks.
+const MOST_CONVERSIONS: usize = 1_000;
+
+/// What was asked of a store and done by it, since somebody last looked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// How often an image was here already.
+    pub hits: u64,
+    /// And how often it was not.
+    pub misses: u64,
+    /// How long each root file system took that was made of its layers, the
+    /// first of them if nobody looked for long.
+    pub conversions: Vec<Duration>,
 }
 
 /// Why there is no root file system.
@@ -348,10 +363,13 @@ struct Shared {
     builds: Semaphore,
     breakers: Mutex<HashMap<String, Breaker>>,
     turns: Mutex<HashMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
-    flights: Mutex<HashMap<Digest, Weak<Flight>>>,
+    /// By what is made, and of which repository.
+    flights: Mutex<HashMap<(Digest, String), Weak<Flight>>>,
+    tally: Mutex<Tally>,
 }
 
-/// A build that one or more wait for; ends with the last of them.
+/// A build that one or more of the same repository wait for; ends with the
+/// last of them.
 #[derive(Debug)]
 struct Flight {
     outcome: watch::Receiver<Option<Result<Pinned, EnsureError>>>,
@@ -380,6 +398,7 @@ impl Store {
             breakers: Mutex::default(),
             turns: Mutex::default(),
             flights: Mutex::default(),
+            tally: Mutex::default(),
         };
         Ok(Self {
             shared: Arc::new(shared),
@@ -387,7 +406,8 @@ impl Store {
     }
 
     /// Gives the root file system of an image, which then stays until `owner`
-    /// is done with it or needs another. Who asks for the same shares the work.
+    /// is done with it or needs another. Who asks for the same shares the work,
+    /// and what comes of it if it is of the same repository.
     ///
     /// # Errors
     /// There is none; the error has the reason that an instance shows.
@@ -406,11 +426,11 @@ impl Store {
     }
 
     async fn ensured(&self, key: Digest, request: ImageRequest) -> Result<Pinned, EnsureError> {
-        let shared = Arc::clone(&self.shared);
-        let there = spawn_blocking(move || shared.look(key)).await;
-        if let Some(pinned) = there.map_err(fetch::stopped)?? {
+        if let Some(pinned) = self.shared.find(key).await? {
+            lock(&self.shared.tally).hits += 1;
             return Ok(pinned);
         }
+        lock(&self.shared.tally).misses += 1;
         let flight = self.join(key, request);
         let mut outcome = flight.outcome.clone();
         let ended = outcome.wait_for(Option::is_some).await;
@@ -420,8 +440,9 @@ impl Store {
 
     /// The build of a root file system, begun if there is none.
     fn join(&self, key: Digest, request: ImageRequest) -> Arc<Flight> {
+        let of = (key, request.source.repository());
         let mut flights = lock(&self.shared.flights);
-        let running = flights.get(&key).and_then(Weak::upgrade);
+        let running = flights.get(&of).and_then(Weak::upgrade);
         // One that ended is not asked again.
         if let Some(flight) = running.filter(|flight| flight.outcome.borrow().is_none()) {
             return flight;
@@ -443,7 +464,7 @@ impl Store {
             task: task.abort_handle(),
         });
         flights.retain(|_, flight| flight.strong_count() > 0);
-        flights.insert(key, Arc::downgrade(&flight));
+        flights.insert(of, Arc::downgrade(&flight));
         flight
     }
 
@@ -480,6 +501,12 @@ impl Store {
         self.shared.disk.usage()
     }
 
+    /// What was asked of it and done since this was asked.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        std::mem::take(&mut *lock(&self.shared.tally))
+    }
+
     /// Lets go what nobody needs, if there is too much of it.
     ///
     /// # Errors
@@ -496,7 +523,7 @@ impl Store {
         let (disk, mut damaged) = (&self.shared.disk, Vec::new());
         let mut check = |path: PathBuf, expected: Digest| {
             let found = match path.is_dir() {
-                true => digest_of_folder(&path)?,
+                true => digest_of_folder(&path.join(TREE))?,
                 false => digest_of(&path)?,
             };
             if found != expected {
@@ -508,32 +535,59 @@ impl Store {
         for digest in disk.digests()? {
             check(disk.blob(digest), digest)?;
         }
-        let mut unread = Vec::new();
+        let mut lost = Vec::new();
         for key in disk.keys()? {
+            // All of it is named: a part that stays is of no use.
+            let place = self.shared.place(key);
             match self.shared.describe(key)? {
-                Some(described) => check(self.shared.root(key), described.sha256)?,
-                None => unread.push(Damaged {
+                Some(described) if self.shared.root(key).exists() => {
+                    check(place, described.sha256)?;
+                }
+                Some(_) => lost.push(Damaged {
+                    path: match place.exists() {
+                        true => place,
+                        false => disk.description(key),
+                    },
+                    what: "its files are gone",
+                }),
+                None => lost.push(Damaged {
                     path: disk.description(key),
                     what: "it cannot be read",
                 }),
             }
         }
-        damaged.extend(unread);
+        damaged.extend(lost);
         Ok(damaged)
     }
 }
 
 impl Shared {
-    /// Where a root file system is, of whatever form.
-    fn root(&self, key: Digest) -> PathBuf {
+    /// What a root file system is kept in, of whatever form.
+    fn place(&self, key: Digest) -> PathBuf {
         let folder = self.disk.folder(key);
         match folder.exists() {
-            true => folder.join(TREE),
+            true => folder,
             false => self.disk.root(key),
         }
     }
 
-    /// What is there already.
+    /// Where a root file system is, of whatever form.
+    fn root(&self, key: Digest) -> PathBuf {
+        let place = self.place(key);
+        match place.is_dir() {
+            true => place.join(TREE),
+            false => place,
+        }
+    }
+
+    /// What is there already, looked for where that may block.
+    async fn find(self: &Arc<Self>, key: Digest) -> Result<Option<Pinned>, EnsureError> {
+        let shared = Arc::clone(self);
+        let there = spawn_blocking(move || shared.look(key)).await;
+        there.map_err(fetch::stopped)?
+    }
+
+    /// What is there already. Blocks.
     fn look(&self, key: Digest) -> Result<Option<Pinned>, EnsureError> {
         let path = self.root(key);
         let Some(described) = self.describe(key)? else {
@@ -588,9 +642,21 @@ impl Shared {
             promise.kept(kept);
             // Whoever fetches next does not wait for the conversion.
             drop(slot);
+            // Whoever has it from another repository makes the same.
+            let turn = self.turn(key).lock_owned().await;
+            if let Some(pinned) = self.find(key).await? {
+                return Ok(pinned);
+            }
             let _slot = self.builds.acquire().await;
             let what = (key, request.digest, limits.root);
-            self.convert(what, (&manifest, &config), run, promise).await
+            let documents = (&manifest, &config);
+            let began = Instant::now();
+            let made = self.convert(what, documents, run, promise, turn).await;
+            let conversions = &mut lock(&self.tally).conversions;
+            if made.is_ok() && conversions.len() < MOST_CONVERSIONS {
+                conversions.push(began.elapsed());
+            }
+            made
         };
         let pinned = built.await;
         drop(held);
@@ -688,6 +754,7 @@ impl Shared {
         (manifest, config): (&Manifest, &Config),
         run: ImageConfig,
         mut promise: Promise,
+        turn: OwnedMutexGuard<()>,
     ) -> Result<Pinned, EnsureError> {
         let (result, aside) = (self.disk.work()?, self.disk.work()?);
         let mut layers = Vec::new();
@@ -704,6 +771,8 @@ impl Shared {
         drop(aside);
         let shared = Arc::clone(self);
         let kept = spawn_blocking(move || {
+            // Also of a build that was given up: nothing stops it here.
+            let _turn = turn;
             if result.file.metadata()?.len() != about.size {
                 return Err(io::Error::other("the worker miscounted its result"));
             }

@@ -238,7 +238,11 @@ const CASES: &[(Code, &str, &str)] = &[
 
 fn changed(find: &str, put: &str) -> (String, Option<(usize, usize)>) {
     assert!(WHOLE.contains(find), "{find}");
-    let text = WHOLE.replacen(find, put, 1);
+    marked(WHOLE.replacen(find, put, 1))
+}
+
+/// A text without its `^`, and where that was.
+fn marked(text: String) -> (String, Option<(usize, usize)>) {
     let Some(at) = text.find('^') else {
         return (text, None);
     };
@@ -284,24 +288,34 @@ fn every_code_can_be_raised() {
     let mut raised: BTreeSet<Code> = CASES.iter().map(|(code, _, _)| *code).collect();
     // What takes more than one replacement.
     let many: String = (0..257).map(|it| format!("V{it} = \"x\"\n")).collect();
-    let limit = format!("{WHOLE}\n[overrides.dev.vars]\n{many}");
+    let limit = format!("{WHOLE}\n^[overrides.dev.vars]\n{many}");
     let shared = WHOLE.replace(
         "[overrides.prod]\n",
-        "[processes.other]\nresources = { memory = \"1GiB\" }\n\
+        "^[processes.other]\nresources = { memory = \"1GiB\" }\n\
          mounts = [{ volume = \"disk\", path = \"/x\" }]\n\n[overrides.prod]\n",
     );
-    let none = "schema_version = \"v1\"\n".to_owned();
-    let empty = format!("{none}processes = {{}}\n");
+    let none = "^schema_version = \"v1\"\n".to_owned();
+    let empty = "schema_version = \"v1\"\nprocesses = ^{}\n".to_owned();
+    let inherited = format!(
+        "schema_version = \"v1\"\nenv = {{ vars = {} }}\n^[processes.web]\nvars = {}\n\
+         resources = {{ memory = \"64MiB\" }}\n",
+        many_of('A', 200),
+        many_of('B', 57),
+    );
     let texts = [
+        (Code::VarLimit, inherited),
         (Code::VarLimit, limit),
         (Code::VolumeShared, shared),
         (Code::NoProcess, none),
         (Code::NoProcess, empty),
     ];
     for (code, text) in texts {
+        let (text, place) = marked(text);
         let problems = Manifest::parse(&text).unwrap_err();
         assert_eq!(problems.len(), 1, "{:?}", shown(&problems));
-        assert_eq!(problems[0].code, code);
+        let problem = &problems[0];
+        assert_eq!(problem.code, code);
+        assert_eq!(Some((problem.line, problem.column)), place, "{problem}");
         raised.insert(code);
     }
     assert_eq!(raised, Code::ALL.iter().copied().collect());
@@ -449,7 +463,7 @@ proptest::proptest! {
 }
 
 /// Variables `A0` and on, as a table.
-fn many(letter: char, count: usize) -> String {
+fn many_of(letter: char, count: usize) -> String {
     let each = (0..count).map(|at| format!("{letter}{at} = \"x\""));
     format!("{{ {} }}", each.collect::<Vec<_>>().join(", "))
 }
@@ -460,9 +474,9 @@ fn what_a_process_inherits_counts_for_its_limit() {
         format!(
             "schema_version = \"v1\"\n[env]\nvars = {}\n[processes.web]\nvars = {}\n\
              resources = {{ memory = \"64MiB\" }}\n[overrides.prod]\nvars = {}\n",
-            many('A', env),
-            many('B', own),
-            many('C', over),
+            many_of('A', env),
+            many_of('B', own),
+            many_of('C', over),
         )
     };
     let codes = |text: &str| -> Vec<(String, String)> {

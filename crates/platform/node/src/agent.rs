@@ -442,9 +442,12 @@ impl Agent {
             .iter()
             .map(|assignment| (assignment.instance_id.as_str(), assignment))
             .collect();
-        let live = self.instances.len();
-        let out = |id: &&String| !planned.contains_key(id.as_str());
-        let gone = self.instances.keys().filter(out).count();
+        // One that an earlier plan left out is on its way already.
+        let counts = |actor: &Actor| actor.orders.borrow().planned;
+        let live = self.instances.values().filter(|it| counts(it)).count();
+        let out =
+            |(id, actor): &(&String, &Actor)| !planned.contains_key(id.as_str()) && counts(actor);
+        let gone = self.instances.iter().filter(out).count();
         let brake = gone > 3 && gone * 2 > live && !plan.confirm_shrink;
         self.held = match brake {
             true => format!("the plan leaves out {gone} of {live} instances"),
@@ -538,8 +541,13 @@ impl Agent {
                     let wanted = plan.instances.iter().any(|it| {
                         it.instance_id == id && it.desired_state() == v1::DesiredState::Running
                     });
-                    if wanted {
+                    // And with one less, what was held may be so no more.
+                    let held = !self.held.is_empty();
+                    if wanted || held {
                         self.follow(&plan);
+                    }
+                    if held {
+                        self.acknowledge();
                     }
                 }
             }
@@ -662,6 +670,7 @@ impl Agent {
         self.backoff.reset();
         self.ended = String::new();
         self.context.metrics.count("agent_reconnects_total", "");
+        self.context.metrics.server_clock(up.welcome.clock_ms);
         self.channel.send_replace(Some(up.channel));
         let seconds = u64::from(up.welcome.heartbeat_seconds).clamp(1, 60);
         self.link = Link::Up(Up {

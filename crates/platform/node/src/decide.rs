@@ -180,6 +180,9 @@ pub struct Up {
     pub well: Option<bool>,
     /// Whether it does not answer any more.
     pub silent: bool,
+    /// Why nobody gets through to a port of it that is open, if that is so.
+    #[serde(default)]
+    pub unreached: Option<String>,
 }
 
 /// What is held against an instance.
@@ -296,8 +299,10 @@ impl Observed {
         } else {
             self.past.waits = self.past.waits.saturating_add(1);
         }
+        // A root that cannot be used may be gone, and is looked for again.
+        let no_root = failure.reason == FailureReason::RootfsBuildFailed;
         self.past.last = Some((now, failure));
-        if matches!(self.image, Image::Failed(_)) {
+        if no_root || matches!(self.image, Image::Failed(_)) {
             self.image = Image::Unknown;
         }
         if matches!(self.run, Run::Ended(_)) {
@@ -306,8 +311,10 @@ impl Observed {
     }
 
     /// What was true before the agent ended and is not now: nobody works at
-    /// anything, and what was half started is cleaned.
-    pub fn awake(&mut self) {
+    /// anything, what was half started is cleaned, and nothing was later than
+    /// now, whatever was done to the clock.
+    pub fn awake(&mut self, now: u64) {
+        self.for_each_time(|at| *at = now.min(*at));
         if self.image == Image::Working {
             self.image = Image::Unknown;
         }
@@ -315,6 +322,24 @@ impl Observed {
             self.run = Run::Nothing;
             self.dirty = true;
         }
+    }
+
+    /// All that is known to have been at some time.
+    fn for_each_time(&mut self, change: impl FnMut(&mut u64)) {
+        let up = match &mut self.run {
+            Run::Up(up) => Some(up),
+            Run::Nothing | Run::Working | Run::Ended(_) => None,
+        };
+        let up = up.map(|up| [Some(&mut up.since_ms), up.workload_ms.as_mut()]);
+        let past = &mut self.past;
+        let others = [
+            self.stop_allowed_ms.as_mut(),
+            self.stop_ms.as_mut(),
+            past.last.as_mut().map(|(at, _)| at),
+            past.ready_ms.as_mut(),
+        ];
+        let all = up.into_iter().flatten().chain(others).flatten();
+        all.chain(&mut past.failures).for_each(change);
     }
 
     /// A new revision of the plan: what waited for it tries again.
@@ -458,15 +483,18 @@ fn watch(wanted: &Wanted, seen: &Observed, up: &Up, now: u64) -> Step {
         };
     };
     let well = match (wanted.has_health, up.well) {
-        (false, _) => Some(now >= workload.saturating_add(ALIVE_MS)),
         (true, well) => well,
+        // Nobody asks it, but a port that leads nowhere is not routed to.
+        (false, _) if matches!(seen.said, Some(Status::Ready | Status::Unhealthy)) => {
+            Some(up.unreached.is_none())
+        }
+        (false, _) => Some(now >= workload.saturating_add(ALIVE_MS)),
     };
     match (seen.said, well) {
-        (Some(Status::Ready), Some(false)) => {
-            let why = "the health check fails";
-            let failure = Failure::new(FailureReason::HealthcheckFailed, why);
-            Step::Say(Status::Unhealthy, Some(failure))
-        }
+        (Some(Status::Ready), Some(false)) => Step::Say(
+            Status::Unhealthy,
+            Some(unwell(up, "the health check fails")),
+        ),
         (Some(Status::Ready), _) | (Some(Status::Unhealthy), Some(false) | None) => {
             Step::Wait(None)
         }
@@ -478,13 +506,16 @@ fn watch(wanted: &Wanted, seen: &Observed, up: &Up, now: u64) -> Step {
             let until = workload.saturating_add(wanted.start_ms);
             match now < until {
                 true => Step::Wait(Some(until)),
-                false => Step::Kill(Failure::new(
-                    FailureReason::HealthcheckFailed,
-                    "the health check did not pass in time",
-                )),
+                false => Step::Kill(unwell(up, "the health check did not pass in time")),
             }
         }
     }
+}
+
+/// What is to be put right says more than what was seen.
+fn unwell(up: &Up, seen: &str) -> Failure {
+    let detail = up.unreached.as_deref().unwrap_or(seen);
+    Failure::new(FailureReason::HealthcheckFailed, detail)
 }
 
 /// On the way out.

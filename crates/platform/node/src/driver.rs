@@ -59,6 +59,16 @@ pub trait InstanceDriver: Send + Sync + fmt::Debug {
         Box::pin(std::future::ready(None))
     }
 
+    /// Why nobody gets through to one of these ports though it is open, where
+    /// that is so and can be seen.
+    fn unreached<'a>(
+        &'a self,
+        _handle: &'a Handle,
+        _ports: &'a [u16],
+    ) -> BoxFuture<'a, Option<String>> {
+        Box::pin(std::future::ready(None))
+    }
+
     /// Looks after what keeps all its instances apart from the machine and
     /// from each other, outside of them; what was changed is put right again.
     fn guard(&self) -> BoxFuture<'_, Result<Guarded, DriverError>> {

@@ -16,7 +16,8 @@ use fluffy_base::Digest;
 use fluffy_contract::BoxFuture;
 use fluffy_image::{
     Access, BlobSource, Bring, Credential, FetchError, ImageReference, ImageRequest, ImageSource,
-    Manner, Opened, Options, Piece, Place, Proof, PullLimits, Repository, RootForm, Store, Waiting,
+    Manner, Opened, Options, Piece, Place, Proof, PullLimits, Repository, RootForm, Store, Tally,
+    Waiting,
 };
 use fluffy_planner::reason::FailureReason;
 use prost::bytes::Bytes;
@@ -58,6 +59,8 @@ pub struct Stock {
     pub quota: u64,
     /// How many went for others, ever.
     pub evicted: u64,
+    /// What was asked for and done since the last time.
+    pub tally: Tally,
     /// The digests of images that need not be fetched.
     pub images: Vec<String>,
 }
@@ -133,6 +136,7 @@ impl Images {
                     promised: usage.promised,
                     quota: usage.quota,
                     evicted: usage.evicted,
+                    tally: tidied.tally(),
                     images: images.map(|digest| format!("sha256:{digest}")).collect(),
                 })
             }),
@@ -291,6 +295,11 @@ impl AsTold {
 impl BlobSource for AsTold {
     fn name(&self) -> &str {
         self.reference.registry()
+    }
+
+    fn repository(&self) -> String {
+        let reference = &self.reference;
+        format!("{}/{}", reference.registry(), reference.repository())
     }
 
     fn open(

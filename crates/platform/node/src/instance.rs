@@ -22,6 +22,7 @@ use fluffy_base::id::BootId;
 use fluffy_guest::host::{Connection, Events, LinkLost};
 use fluffy_planner::reason::FailureReason;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use zeroize::Zeroizing;
 
@@ -35,7 +36,7 @@ use crate::images::{ImageConfig, Images, Shelf};
 use crate::metrics::Metrics;
 use crate::session::Task;
 use crate::store::{Kept, Store, StoreError};
-use crate::{exec, now_ms, workload};
+use crate::{exec, now_ms, steady_ms, workload};
 
 /// How many questions wait.
 pub(crate) const MAILBOX: usize = 16;
@@ -286,16 +287,17 @@ impl Instance {
         loop {
             self.take_orders();
             let drains = self.count_connections().await;
+            self.try_ports().await;
             self.look().await;
             let wanted = workload::wanted(&self.kept.assignment, self.kept.planned);
-            match decide(&wanted, &self.kept.seen, now_ms()) {
+            match decide(&wanted, &self.kept.seen, steady_ms()) {
                 Step::Forget => {
                     self.forget().await;
                     return End::Forgotten;
                 }
                 Step::Wait(until) => {
                     let again = (!self.keep().await).then(|| self.write_again_ms());
-                    let soon = drains.then(|| now_ms().saturating_add(COUNT_MS));
+                    let soon = drains.then(|| steady_ms().saturating_add(COUNT_MS));
                     let until = soon.into_iter().chain(again).chain(until).min();
                     if self.wait(until, asks).await.is_some() {
                         return End::Halted;
@@ -334,7 +336,7 @@ impl Instance {
         if waits {
             self.kept.seen.stop_allowed_ms = None;
         } else {
-            self.kept.seen.stop_allowed_ms.get_or_insert(now_ms());
+            self.kept.seen.stop_allowed_ms.get_or_insert(steady_ms());
         }
         self.kept.planned = orders.planned;
         self.kept.assignment = orders.assignment;
@@ -353,10 +355,33 @@ impl Instance {
         };
         let counted = driver.connections(&handle).await;
         // Who was on the way when the last edge forgot it may still arrive.
-        let fresh = now_ms() < since.saturating_add(COUNT_MS);
+        let fresh = steady_ms() < since.saturating_add(COUNT_MS);
         let counted = counted.map(|count| count.max(u64::from(fresh)));
+        // What cannot be seen for a moment is as it was.
+        let counted = counted.or(self.kept.seen.connections);
         self.kept.seen.connections = counted;
         counted.is_some()
+    }
+
+    /// Sees whether a port of an instance that is not known to be well leads
+    /// nowhere, though it is open.
+    async fn try_ports(&mut self) {
+        let Run::Up(up) = &self.kept.seen.run else {
+            return;
+        };
+        let workload = self.kept.assignment.workload.as_ref();
+        let is_asked = workload.is_some_and(|spec| spec.health.is_some());
+        if up.workload_ms.is_none() || (is_asked && self.kept.seen.said == Some(Status::Ready)) {
+            return;
+        }
+        let ports = workload::ports(&self.kept.assignment);
+        let Some((handle, driver)) = self.driven() else {
+            return;
+        };
+        let unreached = driver.unreached(&handle, &ports).await;
+        if let Run::Up(up) = &mut self.kept.seen.run {
+            up.unreached = unreached;
+        }
     }
 
     /// Writes down what is known, if it changed, and then says what waited
@@ -383,12 +408,12 @@ impl Instance {
     fn write_again_ms(&self) -> u64 {
         let doubled = 2_u64.saturating_pow(self.unwritten.saturating_sub(1).min(16));
         let pause = WRITE_MS.0.saturating_mul(doubled).min(WRITE_MS.1);
-        now_ms().saturating_add(pause)
+        steady_ms().saturating_add(pause)
     }
 
     /// Finds what an agent before this one left running.
     async fn adopt(&mut self) {
-        self.kept.seen.awake();
+        self.kept.seen.awake(steady_ms());
         if self.kept.seen.image == Image::Here {
             (self.context.images.pin)(&self.image(), &self.id);
         }
@@ -447,7 +472,7 @@ impl Instance {
 
     async fn wait(&mut self, until: Option<u64>, asks: &mut mpsc::Receiver<Ask>) -> Option<()> {
         let pause = until.map_or(LOOK, |until| {
-            Duration::from_millis(until.saturating_sub(now_ms()).saturating_add(1))
+            Duration::from_millis(until.saturating_sub(steady_ms()).saturating_add(1))
         });
         tokio::select! {
             changed = self.orders.changed() => {
@@ -506,7 +531,7 @@ impl Instance {
         }
         let boot_ms = (status == Status::Ready && seen.said == Some(Status::Booting))
             .then(|| u64::try_from(self.started.elapsed().as_millis()).unwrap_or(0));
-        seen.told(status, reason, now_ms());
+        seen.told(status, reason, steady_ms());
         if let Some(mut report) = report(&self.id, &self.kept) {
             report.boot_ms = boot_ms;
             self.unsaid.push((report, reported_at(&self.kept)));
@@ -540,8 +565,12 @@ impl Instance {
         tokio::spawn(async move {
             let prepared = async {
                 let began = Instant::now();
-                // As a task, so that one that fails is an answer as well.
-                let image = tokio::spawn(ensured).await.unwrap_or_else(|_| {
+                // As a task, so that one that fails is an answer as well; of
+                // a set, so that it ends with whoever waits for it.
+                let mut one = JoinSet::new();
+                one.spawn(ensured);
+                let ended = one.join_next().await.and_then(Result::ok);
+                let image = ended.unwrap_or_else(|| {
                     let why = "the image store failed";
                     Err(Failure::new(FailureReason::RootfsBuildFailed, why))
                 });
@@ -568,7 +597,7 @@ impl Instance {
     }
 
     async fn stop(&mut self) {
-        self.kept.seen.stop_ms = Some(now_ms());
+        self.kept.seen.stop_ms = Some(steady_ms());
         self.keep().await;
         let Some(connection) = &self.connection else {
             return;
@@ -774,7 +803,7 @@ impl Instance {
         if let Run::Up(up) = &mut self.kept.seen.run
             && up.workload_ms.is_none()
         {
-            up.workload_ms = Some(now_ms());
+            up.workload_ms = Some(steady_ms());
             self.time_boot("started");
             self.check_health();
         }
@@ -866,9 +895,10 @@ async fn remove(folders: [PathBuf; 2]) {
 /// An instance that has just been linked.
 fn up_now(seen: &mut Observed) {
     seen.run = Run::Up(Up {
-        since_ms: now_ms(),
+        since_ms: steady_ms(),
         workload_ms: None,
         well: None,
         silent: false,
+        unreached: None,
     });
 }

@@ -93,6 +93,12 @@ const FIGURES: &[(&str, Kind, &str, &str)] = &[
         "The number of the plan in force",
     ),
     (
+        "agent_clock_skew_seconds",
+        Kind::Gauge,
+        "",
+        "How far this machine's clock was from the server's when they last connected",
+    ),
+    (
         "agent_instances",
         Kind::Gauge,
         "status",
@@ -151,6 +157,18 @@ const FIGURES: &[(&str, Kind, &str, &str)] = &[
         Kind::Seconds,
         "result",
         "Time until an image was ready, fetched and made a root of where it was not here",
+    ),
+    (
+        "agent_image_convert_seconds",
+        Kind::Seconds,
+        "",
+        "Time until fetched layers were made a root",
+    ),
+    (
+        "agent_cache_hits_total",
+        Kind::Counter,
+        "result",
+        "Images that instances needed, by whether they were here",
     ),
     (
         "agent_cache_bytes",
@@ -288,6 +306,14 @@ impl Metrics {
         debug_assert!(FIGURES.iter().any(|figure| figure.0 == name), "{name}");
         let value = i64::try_from(value).unwrap_or(i64::MAX);
         self.lock().values.insert((name, label), value);
+    }
+
+    /// Says how far the clock is from a server's, if that said what it shows.
+    pub(crate) fn server_clock(&self, ms: u64) {
+        if ms > 0 {
+            let off = ms.abs_diff(now_ms());
+            self.set("agent_clock_skew_seconds", "", off / 1_000);
+        }
     }
 
     /// Says since when it has been so, in milliseconds since 1970, if it is.
@@ -515,6 +541,26 @@ async fn answer(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_clock_is_as_far_off_as_the_server_says_whichever_goes_ahead() {
+        let metrics = Metrics::default();
+        let skew = || {
+            let figures = metrics.figures();
+            let skew = figures
+                .iter()
+                .find(|it| it.name == "agent_clock_skew_seconds");
+            skew.unwrap().values[0].1
+        };
+        assert_eq!(skew(), 0);
+        metrics.server_clock(now_ms() - 400_000);
+        // As long as this test may take.
+        assert!((400..500).contains(&skew()), "{}", skew());
+        metrics.server_clock(0);
+        assert!(skew() >= 400, "a server of before says nothing of it");
+        metrics.server_clock(now_ms() + 400_000);
+        assert!((300..=400).contains(&skew()), "{}", skew());
+    }
 
     #[tokio::test]
     async fn figures_are_served_and_nothing_else() {

@@ -44,9 +44,14 @@ pub const NEEDED_BY_SERVER: CapabilitySet = CapabilitySet::DAC_OVERRIDE
 /// would be without its supervisor.
 const OOM_SCORE: &str = "-900";
 
+/// The most files that an agent, its server and its edge ever have open: two
+/// for each of the connections of an edge, and as many for the rest.
+const OPEN_FILES: u64 = 1 << 18;
+
 /// Keeps `needed` of what root may do, and nothing of this process's memory
 /// for others: no dump, no swap. To be called while there is one thread, since
-/// these are a thread's own. Without root there is less to give up.
+/// these are a thread's own. Without root there is less to give up. As many
+/// files as are needed may be open from here on, if anybody may.
 ///
 /// # Errors
 /// When the kernel does not take something back.
@@ -57,6 +62,8 @@ pub fn give_up(needed: CapabilitySet) -> io::Result<()> {
         maximum: Some(0),
     };
     rustix::process::setrlimit(Resource::Core, none)?;
+    // Who may not have them serves fewer connections.
+    let _ = open_files();
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
@@ -85,6 +92,21 @@ pub fn give_up(needed: CapabilitySet) -> io::Result<()> {
     Ok(())
 }
 
+/// Makes use of what may be open, for itself: a workload gets limits of its
+/// own, made from the most, which stays as it is.
+fn open_files() -> io::Result<()> {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let most = limit.maximum.unwrap_or(OPEN_FILES).min(OPEN_FILES);
+    if limit.current.is_none_or(|current| current >= most) {
+        return Ok(());
+    }
+    let raised = Rlimit {
+        current: Some(most),
+        ..limit
+    };
+    Ok(rustix::process::setrlimit(Resource::Nofile, raised)?)
+}
+
 fn lower_bounds(needed: CapabilitySet) -> io::Result<()> {
     for bit in 0..64 {
         let Some(capability) = CapabilitySet::from_bits(1 << bit) else {
@@ -101,4 +123,34 @@ fn lower_bounds(needed: CapabilitySet) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{getrlimit, setrlimit};
+
+    use super::*;
+
+    #[test]
+    fn as_many_files_may_be_open_as_anybody_lets_it_have() {
+        let before = getrlimit(Resource::Nofile);
+        let few = Rlimit {
+            current: Some(100),
+            ..before
+        };
+        setrlimit(Resource::Nofile, few).unwrap();
+        open_files().unwrap();
+        let after = getrlimit(Resource::Nofile);
+        let most = before.maximum.unwrap_or(OPEN_FILES).min(OPEN_FILES);
+        assert_eq!(after.current, Some(most));
+        assert_eq!(after.maximum, before.maximum, "nobody else's changes");
+        // What is more already stays.
+        let all = Rlimit {
+            current: before.maximum,
+            ..before
+        };
+        setrlimit(Resource::Nofile, all).unwrap();
+        open_files().unwrap();
+        assert_eq!(getrlimit(Resource::Nofile), all);
+    }
 }

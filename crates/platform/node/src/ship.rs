@@ -171,26 +171,20 @@ impl Ship {
                 return Ok(());
             };
             let entries = std::mem::take(&mut batch.entries);
-            let node_id = self.node_id.clone();
-            let stream = self.stream().await?;
+            // It is put back when it has done its work.
+            let mut stream = match self.stream.take() {
+                Some(stream) => stream,
+                None => self.open().await?,
+            };
             stream.number += 1;
             let message = v1::LogBatch {
-                node_id,
+                node_id: self.node_id.clone(),
                 number: stream.number,
                 entries,
             };
-            let number = stream.number;
-            let delivered = timeout(PATIENCE, async {
-                stream.batches.send(message).await.map_err(drop)?;
-                loop {
-                    match stream.acks.message().await {
-                        Ok(Some(ack)) if ack.through >= number => return Ok(()),
-                        Ok(Some(_)) => {}
-                        Ok(None) | Err(_) => return Err(()),
-                    }
-                }
-            });
-            delivered.await.unwrap_or(Err(()))?;
+            let delivered = timeout(PATIENCE, stream.carry(message));
+            self.meanwhile(delivered).await.unwrap_or(Err(()))?;
+            self.stream = Some(stream);
             self.spool.arrived(&batch);
             self.count();
             // Lines that came meanwhile go to the disk first.
@@ -203,21 +197,46 @@ impl Ship {
         }
     }
 
-    async fn stream(&mut self) -> Result<&mut Stream, ()> {
-        if self.stream.is_none() {
-            let channel = self.channel.borrow_and_update().clone();
-            let channel = channel.ok_or(())?;
-            let (batches, messages) = mpsc::channel(1);
-            let mut client = nodes(&channel);
-            let opened = timeout(PATIENCE, client.push_logs(streaming(messages))).await;
-            let acks = opened.map_err(drop)?.map_err(drop)?.into_inner();
-            self.stream = Some(Stream {
-                batches,
-                acks,
-                number: 0,
-            });
+    /// Waits for a server and writes lines down all the while: whoever prints
+    /// does not wait for one.
+    async fn meanwhile<T>(&mut self, work: impl Future<Output = T>) -> T {
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                done = &mut work => return done,
+                Some(line) = self.lines.recv() => self.keep(line),
+            }
         }
-        self.stream.as_mut().ok_or(())
+    }
+
+    async fn open(&mut self) -> Result<Stream, ()> {
+        let channel = self.channel.borrow_and_update().clone();
+        let channel = channel.ok_or(())?;
+        let (batches, messages) = mpsc::channel(1);
+        let mut client = nodes(&channel);
+        let opened = timeout(PATIENCE, client.push_logs(streaming(messages)));
+        let opened = self.meanwhile(opened).await;
+        let acks = opened.map_err(drop)?.map_err(drop)?.into_inner();
+        Ok(Stream {
+            batches,
+            acks,
+            number: 0,
+        })
+    }
+}
+
+impl Stream {
+    /// Sends a batch, and waits until it arrived.
+    async fn carry(&mut self, batch: v1::LogBatch) -> Result<(), ()> {
+        let number = batch.number;
+        self.batches.send(batch).await.map_err(drop)?;
+        loop {
+            match self.acks.message().await {
+                Ok(Some(ack)) if ack.through >= number => return Ok(()),
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => return Err(()),
+            }
+        }
     }
 }
 
@@ -279,6 +298,63 @@ mod tests {
             .filter(|_| share.pass(16 << 10).is_some())
             .count();
         assert_eq!(long, 320, "5 MiB in lines of 16 KiB");
+    }
+
+    /// Understands nothing.
+    struct Mute;
+
+    impl tonic::codec::Decoder for Mute {
+        type Item = v1::LogAck;
+        type Error = tonic::Status;
+
+        fn decode(
+            &mut self,
+            _: &mut tonic::codec::DecodeBuf<'_>,
+        ) -> Result<Option<v1::LogAck>, tonic::Status> {
+            Ok(None)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_who_prints_waits_for_a_server_that_takes_its_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let (sender, lines) = mpsc::channel(1);
+        let (_channel, channels) = watch::channel(None);
+        // Nobody takes what is sent, as where a server's disk is slow.
+        let (batches, _untaken) = mpsc::channel(1);
+        batches.try_send(v1::LogBatch::default()).unwrap();
+        let mut ship = Ship {
+            node_id: "node_1".to_owned(),
+            spool: Spool::open(folder.path(), Limits::default()).unwrap(),
+            lines: Arc::new(Mutex::new(lines)).lock_owned().await,
+            channel: channels,
+            metrics: Arc::new(Metrics::default()),
+            stream: Some(Stream {
+                batches,
+                acks: Streaming::new_empty(Mute, tonic::body::Body::empty()),
+                number: 0,
+            }),
+            due: Instant::now(),
+        };
+        let line = |seq| v1::LogEntry {
+            instance_id: "inst_1".to_owned(),
+            seq,
+            ..Default::default()
+        };
+        ship.keep(line(1));
+        let began = Instant::now();
+        let prints = async {
+            for seq in 2..=100 {
+                let printed = timeout(PATIENCE * 2, sender.send(line(seq))).await;
+                printed.expect("room for a line").unwrap();
+            }
+            began.elapsed()
+        };
+        let (delivered, took) = tokio::join!(ship.deliver(), prints);
+        assert_eq!((delivered, took), (Err(()), Duration::ZERO));
+        // All are there, for a server that is faster.
+        let kept = ship.spool.batch(1_000, BATCH_BYTES).unwrap().unwrap();
+        assert_eq!(kept.entries.len(), 100);
     }
 
     #[tokio::test(start_paused = true)]

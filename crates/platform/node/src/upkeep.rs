@@ -69,6 +69,13 @@ fn say(metrics: &Metrics, stock: &Stock) {
     ] {
         metrics.set("agent_cache_bytes", kind, bytes);
     }
+    for (result, more) in [("hit", stock.tally.hits), ("miss", stock.tally.misses)] {
+        let more = i64::try_from(more).unwrap_or(i64::MAX);
+        metrics.add("agent_cache_hits_total", result, more);
+    }
+    for took in &stock.tally.conversions {
+        metrics.time("agent_image_convert_seconds", [""; 2], *took);
+    }
 }
 
 fn look(metrics: &Metrics, folder: &Path) {
@@ -83,6 +90,8 @@ fn look(metrics: &Metrics, folder: &Path) {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
+
+    use fluffy_image::Tally;
 
     use super::*;
 
@@ -99,6 +108,11 @@ mod tests {
             Ok(Stock {
                 bytes: 7,
                 evicted: 2,
+                tally: Tally {
+                    hits: 3,
+                    misses: 1,
+                    conversions: vec![Duration::from_millis(40); 2],
+                },
                 images: (0..1000).map(|number| format!("sha256:{number}")).collect(),
                 ..Stock::default()
             })
@@ -123,6 +137,10 @@ mod tests {
         task.abort();
         assert_eq!(value("agent_cache_evictions_total"), [("", 2)]);
         assert!(value("agent_cache_bytes").contains(&("used", 7)));
+        assert_eq!(value("agent_cache_hits_total"), [("hit", 3), ("miss", 1)]);
+        let mut timed = metrics.timed().into_iter();
+        let converted = timed.find(|it| it.name == "agent_image_convert_seconds");
+        assert_eq!(converted.unwrap().times[0].1.count(), 2);
         assert!(value("agent_disk_free_bytes")[0].1 > 0);
         assert_eq!(calls.load(Ordering::Relaxed), 1);
     }

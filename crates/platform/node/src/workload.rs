@@ -80,6 +80,17 @@ pub(crate) fn grace_seconds(assignment: &v1::Assignment) -> u32 {
     stop.map_or(10, |stop| stop.grace_seconds).min(most)
 }
 
+/// The ports by which others reach an instance.
+pub(crate) fn ports(assignment: &v1::Assignment) -> Vec<u16> {
+    let workload = assignment.workload.as_ref();
+    let health = workload.and_then(|workload| workload.health.as_ref());
+    let network = workload.and_then(|workload| workload.network.as_ref());
+    let declared = network.into_iter().flat_map(|network| &network.ports);
+    let declared = declared.map(|port| port.internal);
+    let all = declared.chain(health.map(|health| health.port));
+    all.filter_map(|port| u16::try_from(port).ok()).collect()
+}
+
 /// Whether this agent can honour a spec at all.
 pub(crate) fn admit(assignment: &v1::Assignment) -> Result<&v1::WorkloadSpec, Failure> {
     let unsupported = |detail: String| Failure::new(FailureReason::SpecUnsupported, detail);

@@ -14,9 +14,11 @@
 #[path = "../../shim/tests/instance/image.rs"]
 mod image;
 
+use std::future::poll_fn;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use fluffy_guest::GuestConfig;
@@ -27,6 +29,7 @@ use fluffy_node::driver::rootfs::Rootfs;
 use fluffy_node::driver::scratch::Scratch;
 use fluffy_node::driver::{Adoption, Handle, InstanceDriver, Network, Room, StartOrder};
 use fluffy_shim::cgroup::{Group, keepers_of};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -278,6 +281,58 @@ async fn whoever_only_has_the_number_of_a_shim_is_left_alone() {
         site.driver.kill(&wrong).await.unwrap();
     }
     assert!(other.0.try_wait().unwrap().is_none(), "it was ended");
+}
+
+/// Lets this process open nothing more, or again what it could before.
+fn descriptors(soft: Option<u64>) -> Option<u64> {
+    let before = getrlimit(Resource::Nofile);
+    let limit = Rlimit {
+        current: soft,
+        maximum: before.maximum,
+    };
+    setrlimit(Resource::Nofile, limit).unwrap();
+    before.current
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_without_descriptors_takes_nothing_for_ended() {
+    let mut holder = Innocent(
+        std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap(),
+    );
+    let pid = holder.0.id();
+    let nowhere = PathBuf::from("/nonexistent");
+    let handle = Handle {
+        driver: "container-rootfs".to_owned(),
+        instance_id: "seventeen".to_owned(),
+        boot_id: "boot_1".to_owned(),
+        shim: (pid, fluffy_shim::watch::started(pid).unwrap()),
+        host_boot: fluffy_shim::watch::host_boot().unwrap(),
+        program: (0, 0),
+        cgroup: "fluffy-node-test/seventeen".to_owned(),
+        interface: "fwt-17".to_owned(),
+        link: nowhere.clone(),
+        exit: nowhere.clone(),
+        console: nowhere,
+        own: std::collections::BTreeMap::new(),
+    };
+    let driver = driver("fluffy-node-test");
+    let mut ended = driver.ended(&handle);
+    let before = descriptors(Some(0));
+    // Looked at once, and not waited for.
+    let blind = poll_fn(|context| Poll::Ready(ended.as_mut().poll(context).is_ready())).await;
+    let killed = driver.kill(&handle).await;
+    descriptors(before);
+    assert!(!blind, "it was not seen, and so it was taken for gone");
+    assert!(killed.is_err(), "nobody can say that nothing of it runs");
+    assert!(holder.0.try_wait().unwrap().is_none());
+    // The control: its end is seen once there are descriptors again.
+    holder.0.kill().unwrap();
+    holder.0.wait().unwrap();
+    let seen = tokio::time::timeout(PATIENCE, ended).await;
+    assert_eq!(seen.expect("its end"), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -39,7 +39,7 @@ use crate::history::{self, HistoryError, Wanted};
 use crate::http::{
     Asked, Backend, Earlier, Health, Identity, OpenExec, Opening, Printed, Stored, Wrote,
 };
-use crate::logs::{Cursor, Follower, LogLine, Logs, Order, Query, stream_of};
+use crate::logs::{Cursor, Follower, LogLine, Logs, MOST_TEXT, Order, Query, fitting, stream_of};
 use crate::machine::{Ask, Job, Reply};
 use crate::material::{Once, Workshop};
 use crate::peers::{Line, Reach, Told, Wanted as WantedLines};
@@ -147,7 +147,7 @@ impl Control {
     }
 
     async fn submit(&self, job: Job) -> Result<Answer<Reply>, Refusal> {
-        let answer = self.platform.sequencer().submit(job).await;
+        let answer = self.platform.decide(job).await;
         answer.map_err(|error| not_submitted(&error))
     }
 
@@ -485,7 +485,10 @@ impl Control {
         });
         let at = who.at.get_or_insert_default();
         if !matches!(wanted.reach, Reach::From(_)) {
-            for left in lines.drain(..lines.len().saturating_sub(wanted.tail)) {
+            // All replicas together tell no more than one.
+            let lengths = lines.iter().rev().map(|it| it.line.line.len());
+            let kept = fitting(lengths, (wanted.tail, MOST_TEXT));
+            for left in lines.drain(..lines.len().saturating_sub(kept)) {
                 at.advance(&left.store, left.arrival);
             }
         }
@@ -511,6 +514,7 @@ impl Control {
             since_ms: ms(wanted.since),
             until_ms: ms(wanted.until),
             most: wanted.tail,
+            most_bytes: MOST_TEXT,
             order: match &wanted.reach {
                 Reach::Look => Order::Time,
                 Reach::Begin => Order::Arrival,
@@ -753,6 +757,8 @@ impl Backend for Control {
             let subject = Subject::of(&kind, id);
             (first.domain == Domain::Platform).then_some(match &*first.event_type {
                 "approval.requested" => Earlier::Parked(subject),
+                // It is on record before it is sent.
+                "instance.signal_requested" => Earlier::Unsettled,
                 _ => Earlier::Done(subject),
             })
         });
@@ -830,7 +836,11 @@ impl Backend for Control {
     }
 
     async fn open_exec(&self, asked: OpenExec) -> Result<Opening, Refusal> {
-        self.execs.open(&asked).await
+        let execs = self.execs.clone();
+        // A caller that goes away does not leave a session half open: nobody
+        // takes what was opened then, and that ends it.
+        let opened = tokio::spawn(async move { execs.open(&asked).await });
+        opened.await.unwrap_or_else(|_| Err(mistaken()))
     }
 
     async fn lines_for(&self, ticket: &str) -> Option<io::Result<Told>> {
@@ -901,9 +911,13 @@ impl Backend for Control {
             // Written by hand: whole microseconds need no floating point.
             let (seconds, rest) = (micros / 1_000_000, micros % 1_000_000);
             text.push_str(&format!(
-                "fluffy_projection_lag_seconds{{quantile=\"{quantile}\"}} {seconds}.{rest:06}\n"
+                "fluffy_projection_lag_seconds{{name=\"platform\",quantile=\"{quantile}\"}} \
+                 {seconds}.{rest:06}\n"
             ));
         }
+        let (figures, now) = (self.platform.figures(), self.now());
+        let missed = self.workshop.safe().missed();
+        text.push_str(&self.look(|state| figures.text(state, now, missed)));
         text
     }
 
@@ -978,6 +992,10 @@ fn not_submitted(error: &SubmitError) -> Refusal {
                  starts the server with --accept-break {seq}"
             );
             Refusal::new("ledger_broken", error.to_string(), fix)
+        }
+        SubmitError::Unreadable { .. } => {
+            let fix = "finish the upgrade of all servers, then send it again";
+            Refusal::new("unavailable", error.to_string(), fix)
         }
         SubmitError::OutcomeUnknown(_) => {
             let why = "the database did not say whether the request was recorded";

@@ -384,8 +384,9 @@ impl Execs {
             let goes_on = tokio::select! {
                 ended = &mut result => break ended.unwrap_or_else(|_| failed()),
                 moved = positions.changed() => moved.is_ok() && self.is_connected(id),
-                // Also without an event: a grant ends by time.
-                _ = looks.tick() => self.may_go_on(id),
+                // Also without an event: a grant ends by time, and the session
+                // may have been ended while its command was being started.
+                _ = looks.tick() => self.is_connected(id) && self.may_go_on(id),
             };
             if !goes_on {
                 revoke.send_replace(true);

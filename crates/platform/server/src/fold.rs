@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fluffy_base::Digest;
+use fluffy_control::event::FIRST_READERS;
 use fluffy_ledger::archive::segments;
 use fluffy_ledger::chain::RESTORED;
 use fluffy_ledger::export::ExportReader;
@@ -43,6 +44,11 @@ pub trait Machine: Clone + Default + Send + Sync + 'static {
 
     /// Notes the epoch of the ledger, which counts its restorations.
     fn enter(&mut self, epoch: u64);
+
+    /// The version that every reader has at least, as the ledger says.
+    fn readers(&self) -> u64 {
+        FIRST_READERS
+    }
 }
 
 /// What follows from a job.

@@ -408,7 +408,13 @@ impl Visit<'_, '_> {
     /// Waits without a client, and holds what the command says: as with one
     /// that reads slowly, it waits when that is too much.
     async fn alone<S>(&mut self, rejoin: &mut Rejoin<S>) -> Waited<S> {
-        let until = Instant::now() + WAITS;
+        // A client that did not answer to the end sees by nothing but silence
+        // that its connection is gone.
+        let waits = match self.course.exit {
+            Some(_) => SILENCE,
+            None => WAITS,
+        };
+        let until = Instant::now() + waits;
         loop {
             let ring = self.traffic.ring.as_ref();
             let has_room = ring.is_some_and(Ring::has_room) && self.course.exit.is_none();
@@ -459,7 +465,8 @@ async fn newer<S>(rejoin: &mut Option<Rejoin<S>>) -> S {
 
 /// Whoever hangs up while the other still speaks may take back what it said
 /// last, and that was how the command ended. Whether the client said good-bye
-/// too, or is still there.
+/// too: one that says nothing may be behind a network that leads nowhere, and
+/// what was sent to it is in a buffer here.
 async fn said_goodbye<S>(source: &mut SplitStream<WebSocketStream<S>>, patience: Duration) -> bool
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -471,7 +478,7 @@ where
         }
         told
     });
-    listened.await.unwrap_or(true)
+    listened.await.unwrap_or(false)
 }
 
 /// How much went each way.

@@ -28,6 +28,7 @@ use tokio::time::timeout;
 use crate::aside::{Aside, AsideError, Kind};
 use count::{Counted, Counter, Seen};
 pub use query::{Cursor, Follower, Found, Had, Order, ParseCursorError, Query, stream_of};
+pub(crate) use query::{MOST_TEXT, fitting};
 use ring::{Gone, Rings};
 pub use segment::Source;
 pub use store::Keeping;

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use fluffy_base::{Digest, Timestamp};
-use fluffy_control::event::LeaderAcquired;
+use fluffy_control::event::{FIRST_READERS, LeaderAcquired};
 use fluffy_control::{
     Call, Caller, Fact, FoldError, Idempotency, Mint, Notice, Outcome, Read, Refusal, Request,
     State, Written,
@@ -123,6 +123,10 @@ impl Machine for State {
 
     fn enter(&mut self, epoch: u64) {
         self.epoch = epoch;
+    }
+
+    fn readers(&self) -> u64 {
+        self.runtime.cluster.reader_version.max(FIRST_READERS)
     }
 }
 

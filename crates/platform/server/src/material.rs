@@ -316,7 +316,8 @@ impl Workshop {
         let email = email.trim().to_owned();
         let lower = email.to_lowercase();
         let hash = self.safe.fingerprint("email", lower.as_bytes());
-        let hash = hash.ok_or(SafeError::Sealed).map_err(unsealed)?.to_string();
+        let hash = self.safe.counted(hash.ok_or(SafeError::Sealed));
+        let hash = hash.map_err(unsealed)?.to_string();
         let kept = self.personal.keep_email(org, &hash, &email);
         kept.await.map_err(unavailable)?;
         credential.email_hash = Some(hash);

@@ -29,10 +29,11 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
+use zeroize::Zeroizing;
 
 use crate::aside::{Aside, AsideError, Kind};
 use crate::errand::{Done, Sent};
-use crate::logs::Cursor;
+use crate::logs::{Cursor, MOST_TEXT};
 use crate::platform::Platform;
 use crate::safe::Safe;
 use crate::vitals::Vitals;
@@ -58,8 +59,9 @@ const PATIENCE: (Duration, Duration) = (Duration::from_secs(3), Duration::from_s
 const PURPOSE: &str = "fluffy-replica-v1";
 const ERRAND_PURPOSE: &str = "fluffy-replica-errand-v1";
 const GOOD: Duration = Duration::from_secs(60);
-/// The largest answer of another replica.
-const MAX_ANSWER: usize = 256 << 20;
+/// The largest answer of another replica: the text of one look, each byte of
+/// which may be six in JSON, and what stands around 10,000 lines.
+const MAX_ANSWER: usize = 8 * MOST_TEXT;
 const MAX_DONE: usize = 1 << 20;
 
 /// The other replicas; to be cloned freely.
@@ -288,10 +290,16 @@ impl Peers {
     /// What the bearer of a ticket wants, if another replica made it just now.
     #[must_use]
     pub fn admit(&self, ticket: &str, now: Timestamp) -> Option<Wanted> {
-        let sealed = URL_SAFE_NO_PAD.decode(ticket).ok()?;
-        let bytes = self.inner.safe.unseal(PURPOSE, &sealed).ok()?;
+        let bytes = self.open(PURPOSE, ticket)?;
         let Ticket { at, wanted } = serde_json::from_slice(&bytes).ok()?;
         is_fresh(at, now).then_some(wanted)
+    }
+
+    /// What a ticket says. Anybody may show one, so it must cost next to
+    /// nothing to find out that it is none.
+    fn open(&self, purpose: &str, ticket: &str) -> Option<Zeroizing<Vec<u8>>> {
+        let sealed = URL_SAFE_NO_PAD.decode(ticket).ok()?;
+        self.inner.safe.unseal_at_hand(purpose, &sealed).ok()
     }
 
     /// Has the replica that a node is connected to do an errand.
@@ -312,8 +320,7 @@ impl Peers {
     /// The errand that the bearer of a ticket wants done, if another replica
     /// made it just now.
     pub(crate) fn admit_errand(&self, ticket: &str, now: Timestamp) -> Option<Sent> {
-        let sealed = URL_SAFE_NO_PAD.decode(ticket).ok()?;
-        let bytes = self.inner.safe.unseal(ERRAND_PURPOSE, &sealed).ok()?;
+        let bytes = self.open(ERRAND_PURPOSE, ticket)?;
         let ErrandTicket { at, sent } = serde_json::from_slice(&bytes).ok()?;
         is_fresh(at, now).then_some(sent)
     }
@@ -465,5 +472,35 @@ mod tests {
         // What is sealed for something else is no ticket.
         let sealed = here.inner.safe.seal("fluffy-exec-v1 x", b"{}").unwrap();
         assert_eq!(here.admit(&URL_SAFE_NO_PAD.encode(sealed), now), None);
+    }
+
+    /// Whoever names a key that there is not must not have one looked for.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_ticket_has_no_keys_read_for_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let here = peers(folder.path(), "keys").await;
+        let keys = folder.path().join("keys");
+        let (other, error) = Safe::open(here.inner.aside.clone(), &keys);
+        assert!(error.is_none(), "{error:?}");
+        let next = other.make_key().unwrap();
+        other.activate(next).unwrap();
+        let at = SystemClock.now();
+        let sent = Sent {
+            node: NodeId::generate(),
+            instance: "inst_1".to_owned(),
+            errand: crate::errand::Errand::Diagnose,
+        };
+        let says = ErrandTicket {
+            at,
+            sent: sent.clone(),
+        };
+        let sealed = other.seal(ERRAND_PURPOSE, &serde_json::to_vec(&says).unwrap());
+        let ticket = URL_SAFE_NO_PAD.encode(sealed.unwrap());
+        assert_eq!(here.admit_errand(&ticket, at), None);
+        assert_eq!(here.admit(&ticket, at), None);
+        assert!(!here.inner.safe.key_ids().contains(&next));
+        // The control: it is good once the key is in use here.
+        here.inner.safe.activate(next).unwrap();
+        assert_eq!(here.admit_errand(&ticket, at), Some(sent));
     }
 }

@@ -26,16 +26,18 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::aside::{Aside, AsideError};
 use crate::credential::{Credential, CredentialKind, NoRandomness};
+use crate::figures::Figures;
 use crate::fold::{self, FoldError};
 use crate::hashes::Hashes;
 use crate::machine::{Ask, Job, Reply};
+use crate::readers::{Build, Sign};
 use crate::sequencer::{Answer, Sequencer, SequencerOptions, StartSequencerError, SubmitError};
 use crate::snapshot::Snapshots;
 
 /// How many events are checked at every start: a fraction of a second's worth.
 const CHECKED: u64 = 10_000;
 
-/// How long the first invite can be used; so long its hash is kept.
+/// How long a first invite can be used; so long its hash is kept.
 const INVITE: Duration = Duration::from_secs(24 * 3600);
 
 /// One replica of the platform; to be cloned freely.
@@ -52,7 +54,10 @@ struct Parts {
     mint: Arc<Mint>,
     clock: Arc<dyn Clock>,
     replica: String,
-    alone: bool,
+    build: Build,
+    figures: Figures,
+    /// What this replica says of itself; none if there can be no other.
+    sign: Option<Arc<Sign>>,
     archive: Option<PathBuf>,
     signing: Option<Signing>,
     stop: watch::Sender<bool>,
@@ -126,6 +131,17 @@ pub enum OpenPlatformError {
     /// The platform can't begin.
     #[error("an empty ledger can't be begun")]
     Begin(#[from] SubmitError),
+    /// This version does not know all events that may be appended.
+    #[error(
+        "this version of fluffy reads events of version {reads}, and the ledger may hold those of \
+         version {wanted}"
+    )]
+    TooOld {
+        /// Which version of readers this is.
+        reads: u64,
+        /// The version that every reader has, as the ledger says.
+        wanted: u64,
+    },
     /// The runtime shuts down.
     #[error("the runtime ended while the platform was opened")]
     Interrupted,
@@ -139,6 +155,15 @@ impl Platform {
     pub async fn open(
         storage: &Storage,
         options: LedgerOptions,
+    ) -> Result<Self, OpenPlatformError> {
+        Self::open_as(storage, options, Build::default()).await
+    }
+
+    /// Opens what is stored as this build would.
+    pub(crate) async fn open_as(
+        storage: &Storage,
+        options: LedgerOptions,
+        build: Build,
     ) -> Result<Self, OpenPlatformError> {
         let (clock, signing) = (Arc::clone(&options.clock), options.signing.clone());
         let (ledger, aside) = match storage {
@@ -173,16 +198,44 @@ impl Platform {
             );
         }
         let snapshots = Snapshots::new(aside.clone());
-        let options = SequencerOptions {
+        let options: SequencerOptions<State> = SequencerOptions {
             recall: snapshots.recall(Handle::current()),
             archive: archive.clone(),
             clock: Arc::clone(&clock),
+            since: build.since,
+        };
+        let replica = RequestId::generate().to_string();
+        let sign = match storage {
+            Storage::Directory(_) => None,
+            Storage::Database { .. } => {
+                let sign = Sign::new(aside.clone(), replica.clone(), build.reads);
+                // Before anything is read: what is appended from now on is
+                // what this replica knows.
+                sign.say().await?;
+                Some(Arc::new(sign))
+            }
         };
         let folded = ledger.clone();
         let sequencer = blocking(move || Sequencer::start(folded, options)).await??;
+        let wanted = sequencer.read(|state| state.runtime.cluster.reader_version);
+        if wanted > build.reads {
+            if let Some(sign) = &sign {
+                sign.take_back().await;
+            }
+            let reads = build.reads;
+            return Err(OpenPlatformError::TooOld { reads, wanted });
+        }
         let (stop, stopped) = watch::channel(false);
         let (saved, kept) = (sequencer.clone(), snapshots.clone());
-        let saving = tokio::spawn(async move { kept.keep(&saved, stopped).await });
+        let (said, unsaid) = (sign.clone(), stopped.clone());
+        let saving = tokio::spawn(async move {
+            let say = async {
+                if let Some(sign) = said {
+                    sign.keep(unsaid).await;
+                }
+            };
+            tokio::join!(kept.keep(&saved, stopped), say);
+        });
         Ok(Self {
             parts: Arc::new(Parts {
                 ledger,
@@ -190,10 +243,12 @@ impl Platform {
                 sequencer,
                 mint: Arc::new(Mint::new(random()?)),
                 clock,
-                alone: matches!(storage, Storage::Directory(_)),
                 archive,
                 signing,
-                replica: RequestId::generate().to_string(),
+                replica,
+                build,
+                figures: Figures::default(),
+                sign,
                 stop,
                 saving: tokio::sync::Mutex::new(Some(saving)),
                 snapshots,
@@ -202,47 +257,39 @@ impl Platform {
     }
 
     /// Begins an empty platform; the code of its first invite, if there is one
-    /// and this replica made it.
+    /// and this replica made it. While nobody has come in there is another at
+    /// every start: the one before may have been lost before anybody saw it.
+    /// Those that other replicas showed stay good until one is used.
     ///
     /// # Errors
     /// The ledger or what is kept beside it is not available.
     pub async fn begin(&self, founder: Founder) -> Result<Option<SecretString>, OpenPlatformError> {
-        if self
-            .sequencer()
-            .read(|state| state.metas.contains_key("cluster"))
-        {
+        let (begun, awaited) = self.sequencer().read(|state| {
+            let begun = state.metas.contains_key("cluster");
+            (begun, state.access.awaited().is_some())
+        });
+        let again = begun && awaited && founder == Founder::Invited;
+        // What is broken is shown all the same, and invites nobody.
+        if begun && (!again || self.ledger().refused_since().is_some()) {
             return Ok(None);
         }
-        let bits: [u8; 32] = random()?;
-        let [a, b, c, d, e, ..] = bits;
         let hashes = Hashes::new(self.aside().clone());
         let invite = match founder {
             Founder::Local => None,
-            Founder::Invited => {
-                let id = TokenId::from_bits(self.parts.mint.bits(self.parts.clock.now()));
-                let credential = Credential::generate(CredentialKind::Invite)?;
-                let (kind, hash) = (CredentialKind::Invite, credential.hash);
-                hashes
-                    .keep(kind, hash, &id.to_string(), Some(INVITE))
-                    .await?;
-                Some((id, credential))
-            }
+            Founder::Invited => Some(self.invite(&hashes).await?),
         };
-        let begin = Bootstrap {
-            ledger_id: self.ledger().id(),
-            // A range of the kind that everyone may use, and hardly anyone
-            // else has the same.
-            ipv6_prefix: format!("fd{a:02x}:{b:02x}{c:02x}:{d:02x}{e:02x}::/48"),
-            invite: invite.as_ref().map(|(id, _)| *id),
+        let notice = match &invite {
+            Some((id, _)) if again => AccessNotice::InvitedAgain(*id),
+            _ => AccessNotice::Bootstrap(self.bootstrap(invite.as_ref().map(|(id, _)| *id))?),
         };
-        let notice = Notice::Access(AccessNotice::Bootstrap(begin));
-        let begun = self.notice("bootstrap", None, notice).await?;
+        let notice = Notice::Access(notice);
+        let said = self.notice("bootstrap", None, notice).await?;
         let Some((_, credential)) = invite else {
             return Ok(None);
         };
-        match begun.reply {
+        match said.reply {
             Reply::Wrote(Outcome::Done { .. }) => Ok(Some(credential.text)),
-            // Another replica was first.
+            // Another replica was first, or somebody came in.
             _ => {
                 hashes
                     .forget(CredentialKind::Invite, credential.hash)
@@ -250,6 +297,29 @@ impl Platform {
                 Ok(None)
             }
         }
+    }
+
+    /// A fresh invite, whose hash is put aside.
+    async fn invite(&self, hashes: &Hashes) -> Result<(TokenId, Credential), OpenPlatformError> {
+        let id = TokenId::from_bits(self.parts.mint.bits(self.parts.clock.now()));
+        let credential = Credential::generate(CredentialKind::Invite)?;
+        let (kind, hash) = (CredentialKind::Invite, credential.hash);
+        hashes
+            .keep(kind, hash, &id.to_string(), Some(INVITE))
+            .await?;
+        Ok((id, credential))
+    }
+
+    /// How this platform begins.
+    fn bootstrap(&self, invite: Option<TokenId>) -> Result<Bootstrap, NoRandomness> {
+        let [a, b, c, d, e, ..] = random()?;
+        Ok(Bootstrap {
+            ledger_id: self.ledger().id(),
+            // A range of the kind that everyone may use, and hardly anyone
+            // else has the same.
+            ipv6_prefix: format!("fd{a:02x}:{b:02x}{c:02x}:{d:02x}{e:02x}::/48"),
+            invite,
+        })
     }
 
     /// Accepts by name that the ledger is not what was written, and lets it be
@@ -348,7 +418,14 @@ impl Platform {
             mint: Arc::clone(&self.parts.mint),
             ask,
         };
-        self.sequencer().submit(job).await
+        self.decide(job).await
+    }
+
+    /// Has a job decided, and counts what could not be given.
+    pub(crate) async fn decide(&self, job: Job) -> Result<Answer<Reply>, SubmitError> {
+        let answer = self.sequencer().submit(job).await?;
+        self.figures().note(&answer.reply);
+        Ok(answer)
     }
 
     /// The ledger.
@@ -389,7 +466,17 @@ impl Platform {
 
     /// Whether there can be no other replica.
     pub(crate) fn is_alone(&self) -> bool {
-        self.parts.alone
+        self.parts.sign.is_none()
+    }
+
+    /// What was counted here.
+    pub(crate) fn figures(&self) -> &Figures {
+        &self.parts.figures
+    }
+
+    /// What this build reads and writes.
+    pub(crate) fn build(&self) -> Build {
+        self.parts.build
     }
 
     /// Where archived segments are, if anywhere.
@@ -474,6 +561,9 @@ impl Platform {
                 error = &error as &dyn std::error::Error,
                 "the ledger was not closed well"
             );
+        }
+        if let Some(sign) = &self.parts.sign {
+            sign.take_back().await;
         }
     }
 }

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use fluffy_base::Digest;
@@ -36,6 +37,8 @@ pub struct Safe {
     /// None while the master keys can't be read: the server is sealed.
     keys: Arc<RwLock<Option<Keyring>>>,
     folder: PathBuf,
+    /// How often a key was needed that is not at hand.
+    missed: Arc<AtomicU64>,
 }
 
 /// Whose a version of secrets is.
@@ -109,6 +112,7 @@ impl Safe {
             aside,
             keys: Arc::default(),
             folder: folder.to_owned(),
+            missed: Arc::default(),
         };
         let error = safe.look_again(known).err();
         (safe, error)
@@ -146,20 +150,38 @@ impl Safe {
     /// # Errors
     /// The keys are not at hand, or the store fails.
     pub async fn put(&self, owner: &SecretOwner, bundle: &Bundle) -> Result<Kept, SafeError> {
-        let canonical = bundle.canonical();
-        let (sealed, kept) = {
-            let keys = self.keys();
-            let ring = keys.as_ref().ok_or(SafeError::Sealed)?;
-            let key = ring.active()?;
-            let kept = Kept {
-                data_hash: ring.fingerprint(&owner.org.to_string(), &canonical),
-                size: canonical.len() as u64,
-                master_key: key.id(),
-            };
-            (owner.seal(&canonical, key)?, kept)
-        };
+        let (sealed, kept) = self.counted(self.seal_version(owner, &bundle.canonical()))?;
         self.store(owner, &sealed).await?;
         Ok(kept)
+    }
+
+    fn seal_version(
+        &self,
+        owner: &SecretOwner,
+        canonical: &[u8],
+    ) -> Result<(Sealed, Kept), SafeError> {
+        let keys = self.keys();
+        let ring = keys.as_ref().ok_or(SafeError::Sealed)?;
+        let key = ring.active()?;
+        let kept = Kept {
+            data_hash: ring.fingerprint(&owner.org.to_string(), canonical),
+            size: canonical.len() as u64,
+            master_key: key.id(),
+        };
+        Ok((owner.seal(canonical, key)?, kept))
+    }
+
+    /// Counts a use of the keys that came to nothing because one is missing.
+    pub(crate) fn counted<R>(&self, used: Result<R, SafeError>) -> Result<R, SafeError> {
+        if let Err(SafeError::Sealed | SafeError::Key(_)) = &used {
+            self.missed.fetch_add(1, Ordering::Relaxed);
+        }
+        used
+    }
+
+    /// How often a key was needed that is not at hand.
+    pub(crate) fn missed(&self) -> u64 {
+        self.missed.load(Ordering::Relaxed)
     }
 
     /// The canonical file of a version; look closely at every caller.
@@ -174,6 +196,13 @@ impl Safe {
     /// Uses the keys, those included that came into the folder since they were
     /// read, if one is missing: another server over it may have made it.
     fn with_keys<R>(
+        &self,
+        open: impl Fn(&Keyring) -> Result<R, OpenError>,
+    ) -> Result<R, SafeError> {
+        self.counted(self.try_with_keys(open))
+    }
+
+    fn try_with_keys<R>(
         &self,
         open: impl Fn(&Keyring) -> Result<R, OpenError>,
     ) -> Result<R, SafeError> {
@@ -192,6 +221,10 @@ impl Safe {
     /// # Errors
     /// The keys are not at hand.
     pub fn seal(&self, purpose: &str, bytes: &[u8]) -> Result<Vec<u8>, SafeError> {
+        self.counted(self.try_seal(purpose, bytes))
+    }
+
+    fn try_seal(&self, purpose: &str, bytes: &[u8]) -> Result<Vec<u8>, SafeError> {
         let keys = self.keys();
         let ring = keys.as_ref().ok_or(SafeError::Sealed)?;
         let owners = &[];
@@ -207,6 +240,24 @@ impl Safe {
         let sealed = read(sealed)?;
         let owners = &[];
         self.with_keys(|ring| sealed.open(&About { purpose, owners }, ring))
+    }
+
+    /// The same with the keys that were read already: what anybody can make up
+    /// has no folder read for it, and nobody wait. A key that another server
+    /// made is read when it is in use (`doors`).
+    ///
+    /// # Errors
+    /// Its key was not read, or it is something else.
+    pub fn unseal_at_hand(
+        &self,
+        purpose: &str,
+        sealed: &[u8],
+    ) -> Result<Zeroizing<Vec<u8>>, SafeError> {
+        let sealed = read(sealed)?;
+        let owners = &[];
+        let keys = self.keys();
+        let ring = keys.as_ref().ok_or(SafeError::Sealed)?;
+        Ok(sealed.open(&About { purpose, owners }, ring)?)
     }
 
     /// Whether something is sealed with the active master key.

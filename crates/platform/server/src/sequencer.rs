@@ -17,6 +17,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use fluffy_base::{Clock, SystemClock};
+use fluffy_control::event::readable_since;
 use fluffy_ledger::{AppendError, DraftError, Ledger, StoreError};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
@@ -50,7 +51,12 @@ pub struct SequencerOptions<M> {
     pub archive: Option<PathBuf>,
     /// Where the time of events and of lag comes from.
     pub clock: Arc<dyn Clock>,
+    /// Since which version readers know an event.
+    pub since: Since,
 }
+
+/// Since which version readers know events of a type and version.
+pub type Since = fn(&str, u32) -> u64;
 
 /// Gives saved folds, the newest for 0, the one before for 1, ….
 pub type Recall<M> = Arc<dyn Fn(usize) -> Option<Fold<M>> + Send + Sync>;
@@ -85,6 +91,19 @@ pub enum SubmitError {
     /// What the machine wants appended can't be; a mistake of ours.
     #[error("the decision can't be recorded")]
     Unrecordable(#[from] DraftError),
+    /// Not every replica can read what would be appended; nothing was.
+    #[error(
+        "not every server can read `{event_type}` yet: that takes readers of version {needed}, \
+         and all that run are known to be of version {readers}"
+    )]
+    Unreadable {
+        /// The type of the event.
+        event_type: String,
+        /// Since which version readers know it.
+        needed: u64,
+        /// The version that all have, as the ledger says.
+        readers: u64,
+    },
     /// The ledger holds an event that this version does not know.
     #[error("this replica stopped at an event it does not know")]
     Halted(#[source] FoldError),
@@ -144,6 +163,7 @@ impl<M> Default for SequencerOptions<M> {
             recall: Arc::new(|_| None),
             archive: None,
             clock: Arc::new(SystemClock),
+            since: readable_since,
         }
     }
 }

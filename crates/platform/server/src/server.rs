@@ -11,9 +11,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::hostnames::Hostnames;
-use crate::loops;
 use crate::loops::lease::Timing;
 use crate::platform::{Founder, OpenPlatformError, Platform, Storage};
+use crate::{loops, readers};
 
 /// How a replica starts.
 #[derive(Debug)]
@@ -47,6 +47,7 @@ impl Server {
     pub async fn start(options: Options) -> Result<Self, OpenPlatformError> {
         let platform = Platform::open(&options.storage, options.ledger).await?;
         let invite = platform.begin(options.founder).await?;
+        readers::set_if_alone(&platform).await;
         let (stop, stopped) = watch::channel(false);
         let mut loops = JoinSet::new();
         loops.spawn(loops::run(platform.clone(), options.timing, stopped));

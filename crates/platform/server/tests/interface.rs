@@ -14,6 +14,8 @@
 
 #[path = "interface/approvals.rs"]
 mod approvals;
+#[path = "interface/archived.rs"]
+mod archived;
 #[path = "interface/credentials.rs"]
 mod credentials;
 mod crew;
@@ -27,6 +29,8 @@ mod house;
 mod isolation;
 #[path = "interface/keys.rs"]
 mod keys;
+#[path = "interface/manifests.rs"]
+mod manifests;
 #[path = "interface/nameserver.rs"]
 mod nameserver;
 #[path = "interface/personal.rs"]

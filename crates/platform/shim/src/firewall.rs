@@ -12,8 +12,10 @@ use std::os::fd::AsFd;
 use crate::call;
 use crate::netlink::{CREATE, Message, Netlink, agrees, attributes, value};
 
-/// How the interfaces of instances begin.
-pub const PREFIX: &str = "fw";
+/// How the interfaces of instances begin, and nobody else's.
+pub const PREFIX: &str = "fwt-";
+/// The interfaces by which nodes and edges reach each other.
+const MESH: [&str; 2] = ["fw0a", "fw0b"];
 /// The table.
 const TABLE: &str = "fluffy";
 /// How often what is there is read again when it changed meanwhile.
@@ -63,14 +65,14 @@ const HOST: Chain = ("host", 1, -10);
 /// On its way through.
 const THROUGH: Chain = ("through", 2, -10);
 
-/// How many packets of instances were dropped.
+/// How many packets of instances, or to them, were dropped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dropped {
     /// With an address that is not the instance's.
     pub spoofed: u64,
     /// To the machine itself.
     pub host: u64,
-    /// To anybody else.
+    /// To anybody else, or from anybody through the machine.
     pub through: u64,
 }
 
@@ -297,6 +299,14 @@ fn ruleset() -> Vec<Message> {
     for chain in [HOST, THROUGH] {
         all.push(rule(chain, &[of_instance(), dropping()]));
     }
+    // Who forwards for others forwards to no instance, but for edges.
+    for state in [ESTABLISHED, RELATED] {
+        all.push(rule(THROUGH, &[to_instance(), tracked(state), accepting()]));
+    }
+    for mesh in MESH {
+        all.push(rule(THROUGH, &[to_instance(), by(mesh), accepting()]));
+    }
+    all.push(rule(THROUGH, &[to_instance(), dropping()]));
     all
 }
 
@@ -361,10 +371,27 @@ fn meta(key: u32) -> (&'static str, Message) {
     ("meta", numbers(&[(1, REGISTER), (2, key)]))
 }
 
+const INPUT_NAME: u32 = 6;
+const OUTPUT_NAME: u32 = 7;
+
 /// Came in by an interface whose name begins as ours do.
 fn of_instance() -> Part {
-    const INPUT_NAME: u32 = 6;
     vec![meta(INPUT_NAME), compare(EQUAL, PREFIX.as_bytes())]
+}
+
+/// Goes out by an interface whose name begins as ours do.
+fn to_instance() -> Part {
+    vec![meta(OUTPUT_NAME), compare(EQUAL, PREFIX.as_bytes())]
+}
+
+/// Came in by the interface of this name.
+fn by(interface: &str) -> Part {
+    // With what follows a name, so that no longer one is meant.
+    let mut whole = [0; 16];
+    for (to, from) in whole.iter_mut().zip(interface.bytes()) {
+        *to = from;
+    }
+    vec![meta(INPUT_NAME), compare(EQUAL, &whole)]
 }
 
 /// There is no way to where it says it comes from by where it came in.

@@ -50,11 +50,13 @@ pub(crate) fn make(
         move |error: io::Error| (step, error)
     };
     call::own_mounts().map_err(at("leave the host's mounts"))?;
+    // Nothing of ours goes out, and what the host unmounts goes here too: it
+    // would stay busy for as long as the instance runs.
     mount_change(
         "/",
-        MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
+        MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC,
     )
-    .map_err(|error| at("make mounts private")(error.into()))?;
+    .map_err(|error| at("keep mounts from the host")(error.into()))?;
     let lower = open_image(image).map_err(at("mount the image"))?;
     call::map_owners(lower.as_fd(), namespace.as_fd()).map_err(at("map the image's owners"))?;
     attach(&lower, Path::new(IMAGE)).map_err(at("attach the image"))?;

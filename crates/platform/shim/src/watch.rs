@@ -10,10 +10,28 @@ use rustix::process::{Pid, PidfdFlags};
 use crate::call;
 
 /// When a process started, as the kernel counts: field 22 of its `stat`.
-/// Nothing if it is gone, or only waits to be collected.
+/// Nothing if it is gone, or only waits to be collected; also if that cannot
+/// be seen.
 #[must_use]
 pub fn started(pid: u32) -> Option<u64> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    start_of(pid).ok().flatten()
+}
+
+/// The same, for whoever must not take one for gone that is only not seen.
+///
+/// # Errors
+/// When the kernel does not say: there may be no descriptor left.
+pub fn start_of(pid: u32) -> io::Result<Option<u64>> {
+    match fs::read(format!("/proc/{pid}/stat")) {
+        Ok(stat) => Ok(start_in(&stat)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        // It went while it was read.
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn start_in(stat: &[u8]) -> Option<u64> {
     // A name may hold anything, also brackets and spaces.
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = String::from_utf8_lossy(stat.get(end + 2..)?).into_owned();
@@ -53,7 +71,7 @@ pub async fn ended(pid: u32, start: u64) -> io::Result<()> {
         Err(error) => return Err(error.into()),
     };
     // Only now: what is open stays the same process.
-    if started(pid) != Some(start) {
+    if start_of(pid)? != Some(start) {
         return Ok(());
     }
     call::register(descriptor)?.readable().await.map(drop)
@@ -71,7 +89,7 @@ pub fn kill(pid: u32, start: u64) -> io::Result<()> {
         Err(rustix::io::Errno::SRCH) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
-    if started(pid) != Some(start) {
+    if start_of(pid)? != Some(start) {
         return Ok(());
     }
     match rustix::process::pidfd_send_signal(&descriptor, rustix::process::Signal::KILL) {

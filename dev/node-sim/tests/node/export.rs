@@ -5,7 +5,7 @@ use std::path::Path;
 use fluffy_api::Operation;
 use fluffy_api::client::{Ask, CallError, Client, Target};
 use fluffy_api::node::dial::dial;
-use fluffy_api::node::{MAX_LOG_ENTRIES, v1};
+use fluffy_api::node::{MAX_LOG_ENTRIES, MAX_LOG_LINE, v1};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -48,6 +48,13 @@ async fn page(client: &Client, env: &[&str], cursor: &str) -> Result<Value, Call
         .query("tail", "10000")
         .query("cursor", cursor.to_owned());
     client.call(ask).await.map(|answer| answer.value)
+}
+
+/// The numbers of the lines that the test printed.
+fn seqs_of_test(answer: &Value) -> Vec<u64> {
+    let lines = answer["items"].as_array().unwrap().iter();
+    let own = lines.filter(|it| it["boot_id"] == "boot_of_the_test");
+    own.map(|it| it["seq"].as_u64().unwrap()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -129,6 +136,37 @@ async fn every_line_is_had_once_and_in_order_by_who_may() {
     let more = page(&reader, &DEV, &cursor).await.unwrap();
     assert_eq!(more["items"][0]["seq"], LINES + 1);
     assert_eq!(more["items"].as_array().unwrap().len(), 1);
+
+    // One look has so much text, of the last lines; who goes on has the rest.
+    let long = |seq: u64| v1::LogEntry {
+        line: "x".repeat(MAX_LOG_LINE),
+        ..entry(seq)
+    };
+    let first = LINES + 2;
+    // A node's message has room for so many of them.
+    for batch in 0..12 {
+        let from = first + batch * 50;
+        push(&replica, &sims, (from..from + 50).map(long).collect()).await;
+    }
+    let look = Ask::new(Operation::GetLogs, &DEV)
+        .query("stream", "stdout")
+        .query("tail", "10000");
+    let shown = reader.call(look).await.unwrap().value;
+    let shown = seqs_of_test(&shown);
+    let fit = u64::try_from((8 << 20) / MAX_LOG_LINE).unwrap();
+    let last = first + 599;
+    assert_eq!(shown, (last + 1 - fit..=last).collect::<Vec<_>>());
+    let mut behind = more["next_cursor"].as_str().unwrap().to_owned();
+    let mut rest = Vec::new();
+    loop {
+        let page = page(&reader, &DEV, &behind).await.unwrap();
+        if page["items"] == json!([]) {
+            break;
+        }
+        rest.extend(seqs_of_test(&page));
+        behind = page["next_cursor"].as_str().unwrap().to_owned();
+    }
+    assert_eq!(rest, (first..=last).collect::<Vec<_>>());
 
     // Who may not gets none of it, by no cursor; another env has none of it.
     for cursor in ["start", &cursor] {

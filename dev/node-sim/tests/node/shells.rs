@@ -2,6 +2,7 @@
 //! that carried them.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use fluffy_api::Operation;
@@ -9,14 +10,16 @@ use fluffy_base::Digest;
 use fluffy_base::id::{ExecSessionId, RequestId};
 use fluffy_control::access::caller_of_token;
 use fluffy_control::{Caller, Outcome};
+use fluffy_node_sim::Behaviour;
 use fluffy_planner::lifecycle::ExecState;
 use fluffy_server::credential::recognise;
 use fluffy_server::gateway;
 use fluffy_server::http::{Asked, Backend as _, OpenExec, OpenedExec, Opening};
 use serde_json::{Value, json};
 use tokio::io::DuplexStream;
+use tokio::time::timeout;
 
-use crate::kit::until;
+use crate::kit::{Sim, until};
 use crate::whole::{Replica, join};
 
 const ENV: [&str; 3] = ["local", "shop", "dev"];
@@ -118,6 +121,14 @@ impl Granted {
         client
     }
 
+    /// Waits until it counts as connected, whatever its node does.
+    async fn connected(&self, replica: &Replica) {
+        until("it counts as connected", || {
+            self.state(replica).0 == ExecState::Connected
+        })
+        .await;
+    }
+
     fn state(&self, replica: &Replica) -> (ExecState, Option<String>) {
         replica.state(|state| {
             let session = &state.runtime.execs[&self.session];
@@ -133,6 +144,65 @@ async fn running(replica: &Replica, replicas: u32) -> Vec<String> {
     let release = replica.release("one", replicas).await;
     replica.succeeds(&replica.deploy(&release).await).await;
     replica.ready().keys().map(ToString::to_string).collect()
+}
+
+/// One instance on a node that takes its time to open a command's stream.
+async fn running_slowly(replica: &Replica, sims: &PathBuf) -> (Sim, String) {
+    let sim = join(&replica.home(sims), &[replica.token().await], 1);
+    let [instance] = running(replica, 1).await.try_into().unwrap();
+    let slow = Behaviour {
+        attach_ms: 1_000,
+        ..Behaviour::default()
+    };
+    sim.behave(slow).await;
+    (sim, instance)
+}
+
+/// Nobody waits any more for what is being opened: it does not count for as
+/// long as it might have lasted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_whose_client_left_while_it_began_is_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let replica = Replica::start(&folder, 0).await;
+    let sims = folder.path().join("sim");
+    let (sim, instance) = running_slowly(&replica, &sims).await;
+    let robot = Robot::new(&replica, "robot").await;
+    let session = robot.ask(&replica, &instance).await;
+    tokio::select! {
+        opened = session.open(&replica) => drop(opened),
+        () = session.connected(&replica) => {}
+    }
+    until("it is over", || {
+        session.state(&replica).0 == ExecState::Ended
+    })
+    .await;
+    let reason = session.state(&replica).1;
+    assert_eq!(reason.as_deref(), Some("instance_gone"));
+    drop(sim);
+    replica.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_was_revoked_while_it_began_is_cut_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let replica = Replica::start(&folder, 0).await;
+    let sims = folder.path().join("sim");
+    let (sim, instance) = running_slowly(&replica, &sims).await;
+    let robot = Robot::new(&replica, "robot").await;
+    let session = robot.ask(&replica, &instance).await;
+    let revoke = async {
+        session.connected(&replica).await;
+        let id = session.session.to_string();
+        let path = ["local", id.as_str()];
+        replica.write(Operation::RevokeExec, &path, json!({})).await;
+    };
+    let (opened, ()) = tokio::join!(session.open(&replica), revoke);
+    let mut opened = opened.unwrap();
+    let cut_off = timeout(SOON, opened.revoked.wait_for(|revoked| *revoked)).await;
+    assert!(cut_off.is_ok_and(|it| it.is_ok()), "it goes on");
+    drop(opened);
+    drop(sim);
+    replica.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

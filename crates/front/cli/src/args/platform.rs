@@ -199,6 +199,10 @@ pub(crate) struct UpArgs {
     /// `none`
     #[arg(long, value_name = "ADDRESS", default_value = "none")]
     pub(crate) metrics: String,
+    /// The folder was put back to an earlier point: nodes and clients that
+    /// have seen more go by what it holds now
+    #[arg(long)]
+    pub(crate) restored: bool,
     /// Write again although the ledger is broken at this event, as the server
     /// said; that you accept it goes on record
     #[arg(long, value_name = "SEQ")]

@@ -14,6 +14,7 @@ mod joining;
 mod launch;
 mod lived;
 mod logins;
+mod meant;
 mod measured;
 mod members;
 mod migrate;
@@ -441,6 +442,12 @@ fn without_a_server_it_is_said_how_to_get_one() {
     let site = Site::empty();
     let finished = site.ends(6, &["apps", "list"]);
     assert!(finished.stderr.contains("fluffy up"), "{}", finished.stderr);
+    let error = site.json_error(6, &["apps", "list"]);
+    assert_eq!(error["code"], "unreachable");
+    assert_eq!(
+        (&error["category"], &error["retryable"], &error["errors"]),
+        (&json!("transient"), &json!(true), &json!([]))
+    );
     site.ends(2, &["apps", "list", "--server", "http://a.example"]);
     site.ends(2, &["context", "set", "a", "--server", "ftp://a.example"]);
     site.ends(2, &["context", "set", "../a", "--org", "acme"]);

@@ -8,12 +8,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use fluffy_api::Operation;
-use fluffy_api::client::{Ask, Seen};
+use fluffy_api::client::{Ask, CallError, Seen};
 use fluffy_node_sim::Behaviour;
 use fluffy_test_kit::{Seed, campaign};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::kit::{Fleet, eventually};
+use crate::kit::{ENV, Fleet, events, eventually};
 
 const REPLICAS: u32 = 4;
 
@@ -178,25 +178,76 @@ fn copy_folder(from: &PathBuf, to: &PathBuf) {
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_restore_nodes_and_clients_go_by_the_new_epoch() {
     let mut fleet = fleet().await;
-    // The servers run on and notice it themselves.
+    // The servers run on and notice it themselves. What was half done in the
+    // backup is done from there, although it had been done to its end.
+    let half = fleet.deploy(0, "half", REPLICAS).await;
+    fleet.middle(&half).await;
     let backup = Backup::take(&mut fleet);
-    let lost = fleet.deploy(0, "lost", REPLICAS).await;
-    fleet.succeeds(0, &lost).await;
+    fleet.succeeds(0, &half).await;
     let seen = position(&fleet, 0).await;
     backup.put_back(&mut fleet);
-    recovers(&fleet, seen, "second").await;
+    notice(&fleet, seen).await;
+    fleet.succeeds(1, &half).await;
+    was_in_flight(&fleet, &half).await;
+    goes_on(&fleet, "second").await;
 
-    // Nobody runs who could notice: who restores says so.
+    // Nobody runs who could notice: who restores says so. What began after the
+    // backup is not there any more, and who asks for it is told.
     let backup = Backup::take(&mut fleet);
-    let lost = fleet.deploy(0, "lost-too", REPLICAS).await;
-    fleet.succeeds(0, &lost).await;
+    let lost = fleet.deploy(0, "lost", REPLICAS).await;
+    fleet.middle(&lost).await;
     let seen = position(&fleet, 0).await;
     fleet.servers.iter_mut().for_each(crate::kit::Server::stop);
     backup.put_back(&mut fleet);
     fleet.restart(0, &["--restored"]);
     fleet.restart(1, &[]);
     fleet.restart(2, &[]);
-    recovers(&fleet, seen, "third").await;
+    notice(&fleet, seen).await;
+    for server in 0..fleet.servers.len() {
+        is_gone(&fleet, server, &lost).await;
+    }
+    goes_on(&fleet, "third").await;
+}
+
+/// The restored ledger has a deploy that began before the restore and came to
+/// its end after it.
+async fn was_in_flight(fleet: &Fleet, deploy: &str) {
+    let ledger = fleet.ledger().await;
+    let (mut begun, mut restored, mut succeeded) = (None, None, None);
+    for event in events(&ledger) {
+        let place = match event.event_type.as_str() {
+            "instance.allocated" if event.correlation_id.as_deref() == Some(deploy) => &mut begun,
+            "ledger.restored" => &mut restored,
+            "deploy.status_changed" if event.aggregate.id == deploy => {
+                let payload = event.payload.value().unwrap();
+                match payload["status"] == "succeeded" {
+                    true => &mut succeeded,
+                    false => continue,
+                }
+            }
+            _ => continue,
+        };
+        place.get_or_insert(event.seq);
+    }
+    assert!(
+        begun.is_some() && begun < restored,
+        "{begun:?} {restored:?}"
+    );
+    assert!(restored < succeeded, "{restored:?} {succeeded:?}");
+}
+
+/// A server says that it knows of no such deploy.
+async fn is_gone(fleet: &Fleet, server: usize, deploy: &str) {
+    let path = [ENV[0], ENV[1], ENV[2], deploy];
+    eventually("it says that it is gone", async || {
+        let client = fleet.client(server).await.ok()?;
+        match client.call(Ask::new(Operation::GetDeploy, &path)).await {
+            Ok(answer) => panic!("{:?}", answer.value),
+            Err(CallError::Refused(problem)) if problem.status == 404 => Some(()),
+            Err(_) => None,
+        }
+    })
+    .await;
 }
 
 async fn position(fleet: &Fleet, server: usize) -> Seen {
@@ -207,8 +258,9 @@ async fn position(fleet: &Fleet, server: usize) -> Seen {
     }
 }
 
-/// Who has seen more than there is now goes on, and so does everything else.
-async fn recovers(fleet: &Fleet, seen: Seen, version: &str) {
+/// Every server has a new epoch, and who has seen more than there is now goes
+/// on.
+async fn notice(fleet: &Fleet, seen: Seen) {
     for server in 0..fleet.servers.len() {
         eventually("the epoch is another", async || {
             let now = position(fleet, server).await;
@@ -217,9 +269,13 @@ async fn recovers(fleet: &Fleet, seen: Seen, version: &str) {
         .await;
         let client = eventually("it answers", async || fleet.client(server).await.ok()).await;
         client.remember(seen);
-        let ask = Ask::new(Operation::ListInstances, &crate::kit::ENV);
+        let ask = Ask::new(Operation::ListInstances, &ENV);
         client.call(ask).await.unwrap();
     }
+}
+
+/// Nodes run what the ledger says, and the next roll-out ends well.
+async fn goes_on(fleet: &Fleet, version: &str) {
     let agree = async || {
         let mut running = std::collections::BTreeSet::new();
         for nodes in &fleet.nodes {
@@ -237,5 +293,6 @@ async fn recovers(fleet: &Fleet, seen: Seen, version: &str) {
     let deploy = fleet.deploy(1, version, REPLICAS).await;
     fleet.succeeds(2, &deploy).await;
     eventually("nodes run the next one", agree).await;
+    fleet.check_ledger(REPLICAS as usize).await;
     fleet.check_views().await;
 }

@@ -361,9 +361,20 @@ impl Fleet {
 
     /// What holds however the servers were treated, once everything is calm.
     pub(crate) async fn check(&self, replicas: usize) {
+        let allocated = self.check_ledger(replicas).await;
+        for (instance, count) in self.started().await {
+            assert_eq!(count, 1, "{instance} was started more than once");
+            assert!(allocated.contains_key(&instance), "{instance}");
+        }
+        self.check_views().await;
+    }
+
+    /// By the ledger nothing was done twice; how often each instance was made.
+    pub(crate) async fn check_ledger(&self, replicas: usize) -> BTreeMap<String, usize> {
         let ledger = self.ledger().await;
         let mut allocated: BTreeMap<String, usize> = BTreeMap::new();
         let (mut live, mut term) = (BTreeSet::new(), BTreeMap::new());
+        let mut succeeded = BTreeSet::new();
         for event in events(&ledger) {
             let id = event.aggregate.id.clone();
             let payload = event.payload.value().unwrap();
@@ -374,6 +385,9 @@ impl Fleet {
                 }
                 "instance.status_changed" if payload["status"] == "stopped" => {
                     live.remove(&id);
+                }
+                "deploy.status_changed" if payload["status"] == "succeeded" => {
+                    assert!(succeeded.insert(id), "a deploy succeeds once");
                 }
                 "leader.acquired" => {
                     let epoch = payload["epoch"].as_u64().unwrap();
@@ -386,11 +400,7 @@ impl Fleet {
             assert!(live.len() <= most, "{} at event {}", live.len(), event.seq);
         }
         assert!(allocated.values().all(|count| *count == 1), "{allocated:?}");
-        for (instance, count) in self.started().await {
-            assert_eq!(count, 1, "{instance} was started more than once");
-            assert!(allocated.contains_key(&instance), "{instance}");
-        }
-        self.check_views().await;
+        allocated
     }
 
     /// Every server's views are what a rebuild gives, and so each other's.

@@ -820,6 +820,9 @@ pub struct Welcome {
     /// boot, and says where everything stands.
     #[prost(uint64, tag = "3")]
     pub reports_through: u64,
+    /// The server's clock; a server of before says none.
+    #[prost(uint64, tag = "4")]
+    pub clock_ms: u64,
 }
 /// Everything up to this number is in the ledger; send on from the next.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

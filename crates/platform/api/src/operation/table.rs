@@ -318,7 +318,7 @@ operations! {
             .cli("instances exec");
     GetExec "Shows an exec session."
         read("getExec", org!("/exec/{exec}")).can("instance.exec").gives::<ExecSession>()
-            .cli("no: a session lasts as long as its command; `audit log` has the past ones");
+            .cli("no: a session lasts as long as its command; `events audit` has the past ones");
     RevokeExec "Ends an exec session."
         delete("revokeExec", org!("/exec/{exec}")).can("instance.exec").gives::<ExecSession>()
             .errors(&["invalid_transition"])
@@ -437,8 +437,9 @@ operations! {
     ReplaceAttachment "Puts another volume in the place of the attached one."
         change("replaceAttachment", Method::Put, in_env!("/attachments/{attachment}"))
             .can("volume.write").takes::<ReplaceAttachment>().gives::<Attachment>()
-            .errors(&["volume_attached", "volume_home_mismatch", "volume_in_use"])
-            .cli("attachments replace");
+            .errors(&[
+                "invalid_transition", "volume_attached", "volume_home_mismatch", "volume_in_use",
+            ]).cli("attachments replace");
     DeleteAttachment "Detaches a volume."
         delete("deleteAttachment", in_env!("/attachments/{attachment}")).can("volume.write")
             .errors(&["volume_in_use"]).cli("attachments delete");

@@ -63,8 +63,9 @@ pub(crate) fn park(
     let why = "a rule wants a person to look first, and this can't wait for one";
     let denied = |fix| Err(Refusal::new("policy_denied", why, fix));
     match request.operation {
-        // Nobody sits at a terminal for as long as that may take.
-        Operation::CreateExec => {
+        // Nobody sits at a terminal for as long as that may take, and a signal
+        // is sent by whom it was asked of, at once.
+        Operation::CreateExec | Operation::SignalInstance => {
             return denied("ask for a grant that lasts for a while, which a person can look at");
         }
         Operation::DecideApproval => return denied("change the rule"),
@@ -108,8 +109,12 @@ fn without_secrets(request: &Request) -> Option<Value> {
     match request.operation {
         Operation::ReplaceSecrets | Operation::UpdateSecrets => return None,
         Operation::AddMember => {
-            let fields = body.as_object_mut()?;
-            fields.insert("email".to_owned(), Value::from(LEFT_OUT));
+            // Who is in already is named without an address, and then there
+            // must be none.
+            let email = body.get_mut("email").filter(|email| !email.is_null());
+            if let Some(email) = email {
+                *email = Value::from(LEFT_OUT);
+            }
         }
         _ => {}
     }

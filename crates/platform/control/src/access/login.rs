@@ -1,6 +1,7 @@
 //! Logging in: an invite, a refresh token or a secret becomes tokens.
 //!
-//! An invite and a refresh token are good once. Whoever shows a refresh token
+//! An invite and a refresh token are good once, and of several invites of one
+//! person only the first that is used. Whoever shows a refresh token
 //! a second time may be a thief or the robbed; neither can be told from the
 //! other, so everything that came from that login ends.
 
@@ -89,12 +90,28 @@ fn by_token(
         writes_per_minute: None,
     };
     let ended = revoked(id, "used").of(&scope_of(token));
-    let facts = vec![
+    let mut facts = vec![
         ended,
         Fact::new(access_id, issued("access", ACCESS).into()),
         Fact::new(refresh_id, issued("refresh", REFRESH).into()),
     ];
+    facts.extend(other_invites(access, (id, token)));
     logged_in(facts, access_id, &actor)
+}
+
+/// The end of every other invite of whoever comes in by one: nobody else comes
+/// in as them.
+fn other_invites(access: &Access, (id, token): (TokenId, &Token)) -> Vec<Fact> {
+    let is_other = |other: &Token| {
+        other.kind == "invite" && other.principal == token.principal && other.revoked.is_none()
+    };
+    if token.kind != "invite" {
+        return Vec::new();
+    }
+    let all = access.tokens.iter();
+    let others = all.filter(|(other, one)| **other != id && is_other(one));
+    let ended = others.map(|(other, one)| revoked(*other, "replaced").of(&scope_of(one)));
+    ended.collect()
 }
 
 fn by_secret(

@@ -151,8 +151,13 @@ pub(super) fn remove(desk: &Desk<'_>) -> Result<Change, Refusal> {
     check_held(desk, member)?;
     check_not_last(desk, id)?;
     let mut facts = vec![Fact::new(id, OrgMemberRemoved {}.into())];
-    let mut own = desk.state.access.members_of(&member.principal);
-    let stays = own.any(|(other, one)| other != id && one.owner.org == member.owner.org);
+    let access = &desk.state.access;
+    let mut own = access.members_of(&member.principal);
+    // A role on what is gone gives nothing, and keeps nothing either.
+    let stays = own.any(|(other, one)| {
+        let in_org = one.owner.org == member.owner.org;
+        other != id && in_org && access.names.path(&one.owner).is_some()
+    });
     if !stays {
         check_ends_grants(desk, &member.principal)?;
         facts.extend(left_behind(desk, &member.principal)?);

@@ -25,6 +25,9 @@ use crate::state::{Owner, State};
 pub enum Notice {
     /// The ledger is empty, and the platform begins.
     Bootstrap(Bootstrap),
+    /// The platform has begun, nobody has come in yet, and whoever is to gets
+    /// another invite, whose hash was put aside.
+    InvitedAgain(TokenId),
     /// A credential was not good; several of one source are one.
     AuthFailed {
         /// Why.
@@ -138,6 +141,13 @@ pub(crate) fn notice(state: &State, call: &Call<'_>, notice: &Notice) -> Written
             }
             bootstrap(call, begin)
         }
+        Notice::InvitedAgain(invite) => match state.access.awaited() {
+            Some(principal) => vec![first_invite(call, *invite, principal)],
+            None => {
+                let why = "somebody runs the platform already";
+                return Written::refused(Refusal::new("conflict", why, ""));
+            }
+        },
         Notice::AuthFailed {
             reason,
             pii_ref,
@@ -216,25 +226,28 @@ fn bootstrap(call: &Call<'_>, begin: &Bootstrap) -> Vec<Fact> {
     };
     facts.push(Fact::new(MemberId::from_bits(bits()), operator.into()));
     match begin.invite {
-        Some(invite) => {
-            let issued = TokenIssued {
-                kind: "invite".to_owned(),
-                principal_id: principal,
-                expires_at: call.now.after(members::INVITE),
-                ceiling: None,
-                family: None,
-                on_behalf_of: None,
-                reads_per_minute: None,
-                writes_per_minute: None,
-            };
-            facts.push(Fact::new(invite, issued.into()));
-        }
+        Some(invite) => facts.push(first_invite(call, invite, &principal)),
         None => facts.extend(local_org(
             OrgId::from_bits(bits()),
             MemberId::from_bits(bits()),
         )),
     }
     facts
+}
+
+/// What lets in whoever is to run the platform.
+fn first_invite(call: &Call<'_>, invite: TokenId, principal: &str) -> Fact {
+    let issued = TokenIssued {
+        kind: "invite".to_owned(),
+        principal_id: principal.to_owned(),
+        expires_at: call.now.after(members::INVITE),
+        ceiling: None,
+        family: None,
+        on_behalf_of: None,
+        reads_per_minute: None,
+        writes_per_minute: None,
+    };
+    Fact::new(invite, issued.into())
 }
 
 /// The org of a single machine has no limits but the machine's own.

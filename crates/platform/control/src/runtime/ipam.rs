@@ -170,7 +170,43 @@ pub struct Ipam {
     next: BTreeMap<u128, u128>,
 }
 
+/// How far the addresses of one kind are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Use {
+    /// Which kind: `node`, `instance` or `ipv4`.
+    pub category: &'static str,
+    /// How many there are.
+    pub size: u64,
+    /// How many are taken.
+    pub taken: u64,
+    /// How many rest before they are given again.
+    pub resting: u64,
+}
+
 impl Ipam {
+    /// How far each kind is used at this time; instances in the ranges of the
+    /// nodes that there are.
+    #[must_use]
+    pub fn uses(&self, now: Timestamp) -> [Use; 3] {
+        let whole = |many: u128| u64::try_from(many).unwrap_or(u64::MAX);
+        let count = |many: usize| u64::try_from(many).unwrap_or(u64::MAX);
+        let of = |category, size, book: &Book| Use {
+            category,
+            size,
+            taken: count(book.taken()),
+            resting: count(book.resting(now)),
+        };
+        let each = |prefix: Prefix| whole(prefix.instances_per_node());
+        let each = self.prefix.map_or(0, each);
+        let nodes = self.prefix.map_or(0, |prefix| whole(prefix.nodes()));
+        let instances = each.saturating_mul(count(self.nodes.taken()));
+        [
+            of("node", nodes, &self.nodes),
+            of("instance", instances, &self.instances),
+            of("ipv4", self.public_size(), &self.ipv4),
+        ]
+    }
+
     /// A free address for a node.
     #[must_use]
     pub fn node(&self, now: Timestamp) -> Option<Ipv6Addr> {

@@ -30,10 +30,14 @@ pub use logs::due as log_quotas_due;
 use super::steps;
 use crate::call::{Call, Fact, Outcome, Subject, Written};
 use crate::event::{
-    LeaderAcquired, MasterKeyIntroduced, MasterKeyRewrapped, NodeDriver, ProjectionRebuilt,
+    Body, LeaderAcquired, MasterKeyIntroduced, MasterKeyRewrapped, NodeDriver, ProjectionRebuilt,
 };
 use crate::refusal::Refusal;
 use crate::state::State;
+
+/// The reason why an instance was not made that got no address, and the kind of
+/// the subject of a step that led to that.
+pub const NO_ADDRESS: &str = "ipam_exhausted";
 
 /// What happens to what runs without a request from outside.
 #[derive(Debug, Clone, PartialEq)]
@@ -215,6 +219,8 @@ pub enum Notice {
     },
     /// The operator's public addresses.
     Ipv4Pool(Vec<String>),
+    /// Every replica that lives knows what readers of this version do.
+    Readers(u64),
     /// A master key is used from now on; said again, it changes nothing.
     KeyIntroduced(MasterKeyId),
     /// Data keys were sealed with another master key.
@@ -332,7 +338,7 @@ pub struct Enrolment {
 /// Decides what happens without a request from outside.
 pub(crate) fn notice(state: &State, call: &Call<'_>, notice: &Notice) -> Written {
     let decided = match notice {
-        Notice::Step(step) => steps::step(state, call, step).map(Said::facts),
+        Notice::Step(step) => steps::step(state, call, step).map(Said::of_step),
         Notice::Reports { node, reports } => reports::instances(state, call, *node, reports),
         Notice::Volume {
             node,
@@ -392,6 +398,7 @@ pub(crate) fn notice(state: &State, call: &Call<'_>, notice: &Notice) -> Written
         Notice::LeaderAcquired { lease, replica_id } => Ok(leader(state, lease, replica_id)),
         Notice::LogBytes { day, used } => Ok(logs::printed(state, *day, used)),
         Notice::Ipv4Pool(ranges) => upkeep::pool(state, ranges),
+        Notice::Readers(version) => Ok(upkeep::readers(state, *version)),
         Notice::KeyIntroduced(key) if state.runtime.cluster.keys.contains_key(key) => {
             Ok(Said::default())
         }
@@ -443,6 +450,19 @@ struct Said {
 }
 
 impl Said {
+    /// What a step leads to; whoever counts is told if it found no address.
+    fn of_step(facts: Vec<Fact>) -> Self {
+        let none = facts.iter().any(|fact| match &fact.body {
+            Body::InstanceAllocationFailed(failed) => failed.reason == NO_ADDRESS,
+            _ => false,
+        });
+        let subject = match none {
+            true => Subject::of(NO_ADDRESS, ""),
+            false => Subject::default(),
+        };
+        Self { facts, subject }
+    }
+
     fn facts(facts: Vec<Fact>) -> Self {
         Self {
             facts,

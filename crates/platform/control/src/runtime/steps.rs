@@ -19,6 +19,7 @@ use fluffy_planner::model::{Deploy, DeployKind, Desired, EnvLife, GroupId, Resou
 use fluffy_planner::place::MOST_INSTANCES;
 use fluffy_planner::reason::{Condition, DeployFailure, Dimension, DrainReason};
 
+use super::notice::NO_ADDRESS;
 use super::record::LastError;
 use super::write::{NewDeploy, current_secrets, missing, new_deploy, plain_options, transition};
 use super::{Runtime, spec};
@@ -345,7 +346,7 @@ impl<'a> Carried<'a> {
             return;
         }
         let detail = Some("every pool that could serve it is used up".to_owned());
-        self.failed(group, "ipam_exhausted".to_owned(), wanted, detail);
+        self.failed(group, NO_ADDRESS.to_owned(), wanted, detail);
     }
 
     fn failed(&mut self, group: &GroupId, reason: String, wanted: u64, detail: Option<String>) {

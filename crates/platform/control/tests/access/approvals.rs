@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use fluffy_api::Operation;
+use fluffy_base::id::ApprovalId;
 use fluffy_control::access::Notice;
 use fluffy_control::{Caller, Fact, Outcome, Request, notice};
+use fluffy_planner::lifecycle::{ApprovalState, Cause};
 use serde_json::{Value, json};
 
 use crate::ground::{With, World, refusal, request, system};
@@ -95,6 +97,43 @@ fn nobody_approves_their_own_and_a_denied_command_is_not_done() {
         (decided["status"].clone(), name(&world, &owner)),
         (json!("denied"), json!("acme"))
     );
+}
+
+/// Every answer in every state, as the lifecycle's table has it.
+#[test]
+fn an_approval_is_answered_only_while_it_waits() {
+    let (mut world, owner, admin) = world();
+    let id = park(&mut world, &owner, &rename("New"));
+    let approval: ApprovalId = id.parse().unwrap();
+    let (mut done, mut refused) = (0, 0);
+    for state in ApprovalState::ALL {
+        let waiting = world.state.access.approvals.get_mut(&approval);
+        waiting.unwrap().status = state.to_string();
+        for to in [ApprovalState::Approved, ApprovalState::Denied] {
+            let answer = decide(&id, to.as_str());
+            let written = world.decide(&admin, &answer, With::default());
+            let changes = |kind: &str| {
+                let mut facts = written.facts.iter();
+                facts.any(|fact| fact.body.aggregate_kind() == kind)
+            };
+            let can = ApprovalState::can(Some(*state), to, Cause::ApprovalDecide).is_ok();
+            match (can, &written.outcome) {
+                (true, Outcome::Done { .. }) => {
+                    done += 1;
+                    assert!(changes("approval"));
+                    assert_eq!(changes("org"), to == ApprovalState::Approved);
+                }
+                (false, Outcome::Refused(refusal)) => {
+                    refused += 1;
+                    assert_eq!(refusal.code, "invalid_transition", "{state}: {refusal:?}");
+                    assert!(!refusal.why.is_empty());
+                    assert!(!changes("approval") && !changes("org"));
+                }
+                (can, outcome) => panic!("{state} to {to}, {can}: {outcome:?}"),
+            }
+        }
+    }
+    assert_eq!((done, refused), (2, 6));
 }
 
 #[test]
@@ -212,4 +251,22 @@ fn no_secret_waits_in_the_open() {
     let decided = world.done(&owner, &decide(&id, "approved"));
     assert_eq!(decided["result"]["role"], "viewer");
     let _ = refusal(world.write(&owner, &decide(&id, "denied")));
+}
+
+/// Who is in already is named by their principal, and by nothing else when the
+/// command is done at last.
+#[test]
+fn a_further_role_that_waits_is_given_when_it_is_approved() {
+    let (mut world, _, admin) = world();
+    let known = world.member(Some("acme"), "viewer");
+    let rules = LOOK.replace("org.admin", "member.manage");
+    set_rules(&mut world, &admin, &rules, 1);
+    let body = json!({ "principal_id": known.actor.id, "role": "operator", "app": "shop" });
+    let add = request(Operation::AddMember, &["acme"], body);
+    let id = park(&mut world, &admin, &add);
+    let owner = world.member(Some("acme"), "owner");
+    let decided = world.done(&owner, &decide(&id, "approved"));
+    let given = &decided["result"];
+    assert_eq!(given["principal_id"], known.actor.id.as_str());
+    assert_eq!(given["path"], "acme/shop");
 }

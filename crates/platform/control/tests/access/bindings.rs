@@ -3,11 +3,14 @@
 
 use fluffy_api::Operation;
 use fluffy_api::operation::{Auth, Kind};
+use fluffy_base::Digest;
 use fluffy_base::id::{AttachmentId, MemberId, TokenId, VolumeId};
+use fluffy_control::call::ResolvedImage;
 use fluffy_control::event::{
-    AppDeleted, EnvDeleted, VolumeAttachmentCreated, VolumeCreated, VolumeStateChanged,
+    AppDeleted, EnvDeleted, ResolvedDigest, VolumeAttachmentCreated, VolumeCreated,
+    VolumeStateChanged,
 };
-use fluffy_control::{Caller, Fact, Outcome, Owner, Refusal, Request};
+use fluffy_control::{Caller, Fact, Material, Outcome, Owner, Refusal, Request};
 use serde_json::{Value, json};
 
 use crate::ground::{HOUR, With, World, issuing, request, token_id};
@@ -502,33 +505,47 @@ fn a_role_elsewhere_gets_nobody_around_a_rule() {
     );
 }
 
+fn volume(world: &mut World, of: Owner, name: &str) -> VolumeId {
+    let id = VolumeId::from_bits(world.id());
+    let created = VolumeCreated {
+        name: name.to_owned(),
+        size_bytes: 1 << 30,
+        filesystem: "ext4".to_owned(),
+        backup_enabled: false,
+        home_node_id: fluffy_base::id::NodeId::from_bits(7),
+        snapshot_id: None,
+    };
+    let state = VolumeStateChanged {
+        state: "available".to_owned(),
+        reason: None,
+        instance_id: None,
+    };
+    let scope = of.scope();
+    world.record(vec![
+        Fact::new(id, created.into()).of(&scope),
+        Fact::new(id, state.into()).of(&scope),
+    ]);
+    id
+}
+
+/// Mounted by the process type `job` of an env.
+fn attached(world: &mut World, env: Owner, volume_id: VolumeId) -> AttachmentId {
+    let id = AttachmentId::from_bits(world.id());
+    let created = VolumeAttachmentCreated {
+        volume_id,
+        process: "job".to_owned(),
+        mount_path: "/x".to_owned(),
+        read_only: false,
+    };
+    world.record(vec![Fact::new(id, created.into()).of(&env.scope())]);
+    id
+}
+
 /// Volumes hang on the org or on an env, and a request at one env names them
 /// by id: those of elsewhere are not there for who has nothing there.
 #[test]
 fn a_volume_of_elsewhere_is_mounted_by_nobody_who_has_nothing_there() {
     let mut world = wide();
-    let volume = |world: &mut World, of: Owner, name: &str| {
-        let id = VolumeId::from_bits(world.id());
-        let created = VolumeCreated {
-            name: name.to_owned(),
-            size_bytes: 1 << 30,
-            filesystem: "ext4".to_owned(),
-            backup_enabled: false,
-            home_node_id: fluffy_base::id::NodeId::from_bits(7),
-            snapshot_id: None,
-        };
-        let state = VolumeStateChanged {
-            state: "available".to_owned(),
-            reason: None,
-            instance_id: None,
-        };
-        let scope = of.scope();
-        world.record(vec![
-            Fact::new(id, created.into()).of(&scope),
-            Fact::new(id, state.into()).of(&scope),
-        ]);
-        id
-    };
     let (acme, dev, test) = (
         at(&world, "acme"),
         at(&world, "acme/shop/dev"),
@@ -561,14 +578,7 @@ fn a_volume_of_elsewhere_is_mounted_by_nobody_who_has_nothing_there() {
         assert_eq!(of(&world, &operator, id), None);
     }
     // Nor in the place of one that is mounted.
-    let attachment = AttachmentId::from_bits(world.id());
-    let created = VolumeAttachmentCreated {
-        volume_id: own,
-        process: "job".to_owned(),
-        mount_path: "/x".to_owned(),
-        read_only: false,
-    };
-    world.record(vec![Fact::new(attachment, created.into()).of(&dev.scope())]);
+    let attachment = attached(&mut world, dev, own);
     let path = ["acme", "shop", "dev", &attachment.to_string()];
     let replace = |id: VolumeId| {
         let body = json!({ "volume_id": id });
@@ -580,4 +590,102 @@ fn a_volume_of_elsewhere_is_mounted_by_nobody_who_has_nothing_there() {
             .outcome,
     );
     assert_eq!(refused.code, "not_found");
+}
+
+/// A release of an app whose process type `job` mounts the volume `data`.
+fn release(world: &mut World, by: &Caller, app: &str) -> String {
+    let manifest = "schema_version = \"v1\"\n\
+        [processes.job]\nports = [{ internal = 5432 }]\n\
+        resources = { memory = \"256MiB\", disk = \"1GiB\" }\n\
+        mounts = [{ volume = \"data\", path = \"/x\" }]\n\
+        [[volumes]]\nname = \"data\"\nsize = \"1GiB\"\n";
+    let digest = format!("sha256:{}", Digest::of(b"image"));
+    let image = ResolvedImage {
+        image_ref: "registry.example.com/app:1".to_owned(),
+        index_or_manifest_digest: digest.clone(),
+        resolved_digests: vec![ResolvedDigest {
+            os: "linux".to_owned(),
+            arch: "amd64".to_owned(),
+            digest,
+        }],
+        compressed_bytes: 1 << 20,
+    };
+    let body = json!({ "image": image.image_ref, "manifest": manifest });
+    let mut create = request(Operation::CreateRelease, &["acme", app], body);
+    create.material = Material::Image(image);
+    match world.write(by, &create) {
+        Outcome::Done { subject, .. } => subject.id,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What `a/b-c` and `a-b/c` declare as `data` has the same name.
+#[test]
+fn a_deploy_mounts_no_volume_of_another_env_by_its_name() {
+    let mut world = wide();
+    let acme = world.named("acme");
+    let (short, long) = (world.app(acme, "a"), world.app(acme, "a-b"));
+    world.env(short, "b-c", false);
+    let own = world.env(long, "c", false);
+    let (person, _) = bound(&mut world, "operator", "acme/a-b");
+    let release = release(&mut world, &person, "a-b");
+    // Whoever mounted it let it go, and it still has everything.
+    let data = volume(&mut world, acme, "a-b-c-data");
+    let body = json!({ "release_id": release });
+    let deploy = request(Operation::CreateDeploy, &["acme", "a-b", "c"], body);
+    let outcome = |world: &World, by: &Caller| {
+        let with = With {
+            key: Some("some-key-here"),
+            if_match: None,
+        };
+        world.decide(by, &deploy, with).outcome
+    };
+    let refused = crate::ground::refusal(outcome(&world, &person));
+    assert_eq!(refused.code, "volume_constraints_invalid");
+    // The control: who may write volumes of the org may have it mounted, and
+    // then it is this env's.
+    let operator = world.member(Some("acme"), "operator");
+    let by_operator = outcome(&world, &operator);
+    assert!(
+        matches!(by_operator, Outcome::Done { .. }),
+        "{by_operator:?}"
+    );
+    attached(&mut world, own, data);
+    let by_person = outcome(&world, &person);
+    assert!(matches!(by_person, Outcome::Done { .. }), "{by_person:?}");
+}
+
+/// A role on what is gone does not keep what somebody was given besides.
+#[test]
+fn who_loses_the_last_role_on_something_that_is_there_leaves_the_org() {
+    let mut world = wide();
+    let admin = world.member(Some("acme"), "admin");
+    let person = world.person();
+    let rows: Vec<String> = ["acme/shop/test", "acme/shop/dev", "acme/blog"]
+        .into_iter()
+        .map(|path| {
+            let owner = at(&world, path);
+            world.join(&person, owner, "viewer").to_string()
+        })
+        .collect();
+    let acme = world.named("acme");
+    let whole = format!("{}/*", acme.org.unwrap());
+    world.give(&person, "env.deploy.acme/*", &[whole], HOUR);
+    let token = TokenId::from_bits(77);
+    let issued = crate::ground::issued("api", &person.actor.id, world.now.after(HOUR));
+    world.record(vec![Fact::new(token, issued.into()).of(&acme.scope())]);
+    let test = at(&world, "acme/shop/test");
+    let deleted = Fact::new(test.env.unwrap(), EnvDeleted {}.into());
+    world.record(vec![deleted.of(&test.scope())]);
+    let left = |world: &World| {
+        let grants = world.get(&admin, Operation::ListGrants, &["acme"]);
+        let revoked = world.state.access.tokens[&token].revoked.is_some();
+        (grants["items"].as_array().unwrap().len(), revoked)
+    };
+    let remove = |row: &str| Request::new(Operation::RemoveMember, &["acme", row]);
+    world.done(&admin, &remove(&rows[1]));
+    // The control: there is another role that gives something.
+    assert_eq!(left(&world), (1, false));
+    world.done(&admin, &remove(&rows[2]));
+    assert_eq!(left(&world), (0, true));
 }

@@ -412,6 +412,33 @@ fn reads_are_summed_up_and_sensitive_ones_recorded_each() {
 }
 
 #[test]
+fn a_tenant_looks_at_an_hour_of_logs_at_once() {
+    let mut world = World::new();
+    let admin = world.member(Some("acme"), "admin");
+    let operator = world.member(None, "owner");
+    let read = grant(&operator, "logs.read.acme/*", json!({}));
+    world.done(&admin, &read);
+    let operator = world.login(&operator.actor.id);
+    let look = |by: &Caller, until: Option<&str>| {
+        let mut logs = Request::new(Operation::GetLogs, &["acme", "shop", "dev"]);
+        let query = [("since", Some("2026-11-16T06:00:00Z")), ("until", until)];
+        for (name, value) in query {
+            if let Some(value) = value {
+                logs.query.insert(name.to_owned(), value.to_owned());
+            }
+        }
+        let read = world.read(by, &logs);
+        read.result.err().map(|refusal| refusal.code)
+    };
+    // It is eight.
+    assert_eq!(look(&admin, None), Some("window_too_large"));
+    let late = Some("2026-11-16T07:00:01Z");
+    assert_eq!(look(&admin, late), Some("window_too_large"));
+    assert_eq!(look(&admin, Some("2026-11-16T07:00:00Z")), None);
+    assert_eq!(look(&operator, None), None);
+}
+
+#[test]
 fn a_tenant_sees_its_own_events_and_no_decisions() {
     let mut world = World::new();
     let owner = world.member(Some("acme"), "owner");

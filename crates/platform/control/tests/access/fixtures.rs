@@ -2,9 +2,9 @@
 //!
 //! The file only ever grows: what was written once is read for ever.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use fluffy_control::event::Body;
+use fluffy_control::event::{Body, FIRST_READERS, READER_VERSION, readable_since};
 use fluffy_control::{Fact, State};
 use fluffy_ledger::{Actor, Aggregate, Domain, Draft, Event, Scope};
 use serde::Deserialize;
@@ -99,6 +99,28 @@ fn every_event_type_has_an_example_that_reads_and_folds() {
     let back: State = postcard::from_bytes(&bytes).unwrap();
     assert_eq!(back, state, "a snapshot is the same state");
     assert_eq!(back.digests(), state.digests());
+}
+
+/// What the first readers know is a file that never changes: whatever is not in
+/// it is of a later version, and waits until every replica has that.
+#[test]
+fn what_the_first_readers_do_not_know_is_of_a_later_version() {
+    let first: BTreeSet<&str> = include_str!("../fixtures/readers-1.txt").lines().collect();
+    let mut newest = FIRST_READERS;
+    for (name, version) in Body::TYPES {
+        let (line, since) = (format!("{name} {version}"), readable_since(name, *version));
+        let is_first = since == FIRST_READERS;
+        assert_eq!(
+            is_first,
+            first.contains(line.as_str()),
+            "`{line}` is read since version {since}: what is new goes to `LATER` of event.rs"
+        );
+        newest = newest.max(since);
+    }
+    assert_eq!(
+        newest, READER_VERSION,
+        "this build reads all that it writes"
+    );
 }
 
 #[test]

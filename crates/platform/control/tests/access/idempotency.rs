@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fluffy_api::Operation;
-use fluffy_control::{Outcome, Request};
+use fluffy_control::{Outcome, Owner, Request};
 use serde_json::json;
 
 use crate::ground::{HOUR, With, World, refusal, request};
@@ -138,6 +138,47 @@ fn who_lost_the_right_gets_no_replay() {
     world.done(&owner, &remove);
     let again = world.write_with(&admin, &change, key("key-number-1"));
     assert_eq!(refusal(again).code, "org_access_denied");
+}
+
+/// What somebody deletes takes away where they were allowed to.
+#[test]
+fn who_deleted_what_they_held_is_told_so_again() {
+    let mut world = World::new();
+    let acme = world.named("acme");
+    let shop = Owner {
+        app: world.state.access.names.app(acme.org.unwrap(), "shop"),
+        ..acme
+    };
+    let blog = world.app(acme, "blog");
+    let test = world.env(shop, "test", false);
+    let viewer = world.person();
+    let row = world.join(&viewer, test, "viewer").to_string();
+    for (operation, path, held) in [
+        (Operation::RemoveMember, vec!["acme", row.as_str()], shop),
+        (Operation::DeleteEnv, vec!["acme", "shop", "test"], test),
+        (Operation::DeleteApp, vec!["acme", "blog"], blog),
+    ] {
+        let id = operation.spec().id;
+        let admin = world.person();
+        world.join(&admin, held, "admin");
+        let delete = Request::new(operation, &path);
+        let first = world.write_with(&admin, &delete, key("key-number-1"));
+        assert!(matches!(first, Outcome::Done { .. }), "{id}: {first:?}");
+        let events = world.events.len();
+        let again = world.write_with(&admin, &delete, key("key-number-1"));
+        assert!(matches!(again, Outcome::Replayed { .. }), "{id}: {again:?}");
+        assert_eq!(world.events.len(), events, "{id}");
+        // The controls: another body, another key and another caller.
+        let other = request(operation, &path, json!({ "made": "up" }));
+        for refused in [
+            world.write_with(&admin, &other, key("key-number-1")),
+            world.write_with(&admin, &delete, key("key-number-2")),
+            world.write_with(&viewer, &delete, key("key-number-1")),
+        ] {
+            let code = refusal(refused).code;
+            assert!(["forbidden", "org_access_denied"].contains(&code), "{code}");
+        }
+    }
 }
 
 #[test]

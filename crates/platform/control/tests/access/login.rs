@@ -15,14 +15,23 @@ use crate::ground::{
 };
 
 fn begin(world: &mut World, invite: Option<TokenId>) -> Outcome {
-    let begin = fluffy_control::Notice::Access(Notice::Bootstrap(Bootstrap {
+    let begin = Notice::Bootstrap(Bootstrap {
         ledger_id: ledger(),
         ipv6_prefix: "fd00::/48".to_owned(),
         invite,
-    }));
+    });
+    said(world, begin)
+}
+
+fn invite_again(world: &mut World, id: u128) -> Outcome {
+    said(world, Notice::InvitedAgain(TokenId::from_bits(id)))
+}
+
+fn said(world: &mut World, said: Notice) -> Outcome {
+    let said = fluffy_control::Notice::Access(said);
     let system = system();
     let written = world.call(&system, With::default(), None, |call| {
-        notice(&world.state, call, &begin)
+        notice(&world.state, call, &said)
     });
     world.append(&system, With::default(), None, &written.facts);
     written.outcome
@@ -67,6 +76,30 @@ fn the_first_invite_makes_an_operator_and_is_good_once() {
     // A refresh token and an invite are no credentials by themselves.
     assert_eq!(code(&world, 12), "unauthenticated");
     assert_eq!(code(&world, 1), "unauthenticated");
+}
+
+#[test]
+fn until_somebody_has_come_in_there_can_be_another_first_invite() {
+    let mut world = World::empty();
+    begin(&mut world, Some(TokenId::from_bits(1)));
+    for id in [2, 3] {
+        let invited = invite_again(&mut world, id);
+        assert!(matches!(invited, Outcome::Done { .. }), "{invited:?}");
+    }
+    let pair = world.done(&anonymous(), &exchange(by_token(2), &[11, 12]));
+    assert_eq!(pair["token_type"], "Bearer");
+    // With the first that is used the others end: nobody else comes in.
+    for id in [1, 2, 3] {
+        let late = exchange(by_token(id), &[21, 22]);
+        assert_eq!(world.refused(&anonymous(), &late), "invalid_grant", "{id}");
+    }
+    let refused = refusal(invite_again(&mut world, 4));
+    assert_eq!(refused.code, "conflict");
+    assert_eq!(code(&world, 11), "ok");
+    // The owner of a machine is in from the beginning.
+    let mut world = World::empty();
+    begin(&mut world, None);
+    assert_eq!(refusal(invite_again(&mut world, 1)).code, "conflict");
 }
 
 #[test]

@@ -567,3 +567,73 @@ fn a_foreign_volume_is_as_unknown_as_one_that_is_not_there() {
         json!({"volume_id": own}),
     );
 }
+
+#[test]
+fn without_another_release_there_is_nothing_to_go_back_to() {
+    let mut world = deployed(36);
+    let refused = world.refused(Operation::CreateRollback, &DEV, json!({}));
+    assert_eq!(refused.code, "no_rollback_target");
+    // The control: with another one there is.
+    let next = world.release(&WEB.replace("serve", "serve2"));
+    world.deploy(&next);
+    world.settle();
+    world.done(Operation::CreateRollback, &DEV, json!({}));
+    world.check_fold();
+}
+
+#[test]
+fn volumes_of_one_process_are_on_one_node() {
+    let mut world = World::new("fd00::/48", 37);
+    let nodes = [1, 2].map(|number| world.node(number, 16 * GIB).to_string());
+    let body = |name: &str, node: &str| json!({"name": name, "size_bytes": GIB, "node": node});
+    let mut volume = |name: &str, node: &str| {
+        let made = world.done(Operation::CreateVolume, &["local"], body(name, node));
+        made["id"].as_str().unwrap().to_owned()
+    };
+    let (first, second) = (volume("first", &nodes[0]), volume("second", &nodes[0]));
+    let away = volume("away", &nodes[1]);
+    world.settle();
+    let mut near = body("near", &nodes[1]);
+    near["near"] = json!("first");
+    let refused = world.refused(Operation::CreateVolume, &["local"], near.clone());
+    assert_eq!(refused.code, "volume_home_mismatch");
+    near["node"] = json!(nodes[0]);
+    world.done(Operation::CreateVolume, &["local"], near);
+
+    let attach = |volume: &str, path: &str| {
+        let process = "job";
+        json!({"volume_id": volume, "process": process, "mount_path": path})
+    };
+    let made = world.done(Operation::CreateAttachment, &DEV, attach(&first, "/a"));
+    let id = made["id"].as_str().unwrap().to_owned();
+    world.done(Operation::CreateAttachment, &DEV, attach(&second, "/b"));
+    let refused = world.refused(Operation::CreateAttachment, &DEV, attach(&away, "/c"));
+    assert_eq!(refused.code, "volume_home_mismatch");
+    let path = [DEV[0], DEV[1], DEV[2], id.as_str()];
+    let body = json!({ "volume_id": away });
+    let refused = world.refused(Operation::ReplaceAttachment, &path, body);
+    assert_eq!(refused.code, "volume_home_mismatch");
+    world.check_fold();
+}
+
+#[test]
+fn more_secrets_than_an_env_has_are_refused() {
+    let mut world = World::new("fd00::/48", 38);
+    let mut set = |keys: usize, size_bytes: u64| {
+        let mut request = world.request(Operation::ReplaceSecrets, &DEV, json!({"values": {}}));
+        let Material::Secret(mut sealed) = world.sealed(b"values") else {
+            panic!("it seals nothing");
+        };
+        sealed.keys = (0..keys).map(|number| format!("KEY_{number}")).collect();
+        sealed.size_bytes = size_bytes;
+        request.material = Material::Secret(sealed);
+        match world.ask(&request) {
+            Outcome::Refused(refusal) => refusal.code,
+            Outcome::Done { .. } => "done",
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(set(257, 1), "secrets_invalid");
+    assert_eq!(set(1, (256 << 10) + 1), "secrets_invalid");
+    assert_eq!(set(256, 256 << 10), "done");
+}

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use fluffy_api::Operation;
 use fluffy_api::types::IMAGE_LIMITS;
 use fluffy_base::id::OrgId;
+use fluffy_control::call::ResolvedImage;
 use fluffy_control::runtime::Notice;
+use fluffy_control::{Material, Outcome, Refusal};
 use serde_json::{Value, json};
 
-use crate::world::{DEV, WEB, World};
+use crate::world::{DEV, WEB, World, image};
 
 const GIB: u64 = 1 << 30;
 
@@ -67,6 +69,63 @@ fn limits_of_images_are_raised_within_their_ceilings_and_each_change_is_an_event
         (&last["limit"], &last["previous"]),
         (&json!(10 * GIB), &json!(20 * GIB))
     );
+    world.check_fold();
+}
+
+/// What every replica can read is known since the first of it was said, and is
+/// never less than that again: events that take it may be in the ledger.
+#[test]
+fn what_all_replicas_read_only_grows() {
+    let mut world = World::new("fd00::/48", 64);
+    let readers = |world: &World| world.state.runtime.cluster.reader_version;
+    assert_eq!(readers(&world), 0, "nobody has said anything yet");
+    for (said, known) in [(1, 1), (3, 3), (3, 3), (2, 3), (4, 4)] {
+        world.say(Notice::Readers(said));
+        assert_eq!(readers(&world), known, "{said} was said");
+    }
+    let set = payloads(&world, "cluster.reader_version_set");
+    assert_eq!(
+        set,
+        [1, 3, 4].map(|version| json!({"min_version": version}))
+    );
+}
+
+#[test]
+fn a_release_has_an_image_as_large_as_the_cluster_says_now() {
+    let mut world = World::new("fd00::/48", 63);
+    let release = |world: &mut World, bytes: u64| -> Result<(), Refusal> {
+        let body = json!({"image": "registry.example.com/shop:1", "manifest": WEB});
+        let mut request = world.request(Operation::CreateRelease, &DEV[..2], body);
+        request.material = Material::Image(ResolvedImage {
+            compressed_bytes: bytes,
+            ..image()
+        });
+        match world.ask(&request) {
+            Outcome::Done { .. } => Ok(()),
+            Outcome::Refused(refusal) => Err(refusal),
+            other => panic!("{other:?}"),
+        }
+    };
+    let set = |world: &mut World, limit: Value| {
+        let body = json!({"limits": {"compressed_bytes": limit}});
+        world.done(Operation::SetImageLimits, &[], body);
+    };
+    let raised_and_lowered = [
+        (None, 10 * GIB),
+        (Some(json!(20 * GIB)), 20 * GIB),
+        (Some(json!(GIB)), GIB),
+        (Some(json!(null)), 10 * GIB),
+    ];
+    for (limit, largest) in raised_and_lowered {
+        if let Some(limit) = limit {
+            set(&mut world, limit);
+        }
+        release(&mut world, largest).unwrap();
+        let refused = release(&mut world, largest + 1).unwrap_err();
+        assert_eq!(refused.code, "image_too_large", "{largest}");
+        let named = refused.fix.contains(&largest.to_string());
+        assert!(named, "{}", refused.fix);
+    }
     world.check_fold();
 }
 

@@ -122,6 +122,38 @@ fn who_was_here_before_needs_a_token_that_says_so() {
 }
 
 #[test]
+fn where_no_addresses_are_left_no_node_comes() {
+    let mut world = World::new("fd00::/48", 49);
+    world.node(1, 16 * GIB);
+    let made = world.done(Operation::CreateEnrollmentToken, &[], json!({}));
+    let token: EnrollmentTokenId = made["id"].as_str().unwrap().parse().unwrap();
+    let join = |world: &mut World| {
+        let node = NodeId::from_bits(2);
+        world.say(Notice::Enroll(Box::new(enrolment(node, token))))
+    };
+    // Every range that the prefix has is taken, one after the other from here.
+    let before = world.state.runtime.ipam.nodes.clone();
+    let first = before.addresses().next().unwrap();
+    let taken: BTreeMap<String, ()> = (0..1_u128 << 16)
+        .map(|index| ((first + (index << 64)).to_string(), ()))
+        .collect();
+    let book = json!({"taken": taken, "resting": {}, "queue": []});
+    world.state.runtime.ipam.nodes = serde_json::from_value(book).unwrap();
+    let refused = join(&mut world);
+    assert!(
+        matches!(&refused, Outcome::Refused(it) if it.code == "ipam_unavailable"),
+        "{refused:?}"
+    );
+    assert_eq!(world.state.runtime.nodes.len(), 1);
+    let record = &world.state.runtime.enrollment_tokens[&token];
+    assert_eq!(record.ended, None, "the token is still good");
+    // The control: with a range it is let in.
+    world.state.runtime.ipam.nodes = before;
+    assert!(matches!(join(&mut world), Outcome::Done { .. }));
+    world.check_fold();
+}
+
+#[test]
 fn a_clock_that_is_off_and_a_machine_that_lacks_something_keep_instances_away() {
     let mut world = World::new("fd00::/48", 45);
     let node = world.node(1, 16 * GIB);
@@ -141,6 +173,57 @@ fn a_clock_that_is_off_and_a_machine_that_lacks_something_keep_instances_away() 
     assert_eq!(watch(&mut world, node, unfit), NodeState::Degraded);
     assert_eq!(reason(&world).as_deref(), Some("doctor_failed: cgroups"));
     assert_eq!(watch(&mut world, node, vital(0)), NodeState::Active);
+    world.check_fold();
+}
+
+#[test]
+fn a_node_that_fails_instances_of_several_groups_is_degraded_for_a_while() {
+    let mut world = World::new("fd00::/48", 50);
+    let node = world.node(1, 16 * GIB);
+    let both = format!("{WEB}[processes.job]\nresources = {{ memory = \"64MiB\" }}\n");
+    let release = world.release(&both);
+    world.deploy(&release);
+    world.settle();
+    let fail = |world: &mut World, process: &str, reason: &str| {
+        let mut all = world.state.runtime.plan.instances.iter();
+        let found = all.find(|(_, it)| &*it.group.process == process);
+        let id = *found.unwrap().0;
+        for status in [
+            InstanceStatus::Failed,
+            InstanceStatus::Booting,
+            InstanceStatus::Ready,
+        ] {
+            let mut said = report(id, status, world.now);
+            let failed = status == InstanceStatus::Failed;
+            said.reason_code = failed.then(|| reason.to_owned());
+            let reports = vec![said];
+            world.say(Notice::Reports { node, reports });
+        }
+        // More in a minute would be flapping.
+        world.pass(61);
+    };
+    let host = "guest_unresponsive";
+    let reason = |world: &World| world.state.runtime.nodes[&node].reason.clone();
+    for _ in 0..3 {
+        fail(&mut world, "web", host);
+    }
+    let state = watch(&mut world, node, vital(0));
+    assert_eq!(state, NodeState::Active, "one group says nothing of a node");
+    fail(&mut world, "job", "workload_exited");
+    let state = watch(&mut world, node, vital(0));
+    assert_eq!(state, NodeState::Active, "nor does what is the app's own");
+    fail(&mut world, "job", host);
+    assert_eq!(watch(&mut world, node, vital(0)), NodeState::Degraded);
+    assert_eq!(reason(&world).as_deref(), Some("host_failures"));
+    // Ten minutes later nothing of it counts.
+    world.pass(600);
+    assert_eq!(watch(&mut world, node, vital(0)), NodeState::Active);
+    fail(&mut world, "web", host);
+    fail(&mut world, "job", host);
+    let state = watch(&mut world, node, vital(0));
+    assert_eq!(state, NodeState::Active, "two are not many");
+    fail(&mut world, "web", host);
+    assert_eq!(watch(&mut world, node, vital(0)), NodeState::Degraded);
     world.check_fold();
 }
 
@@ -378,7 +461,11 @@ fn a_drain_moves_what_can_move_and_names_what_cannot() {
     world.settle();
     let shown = world.get(Operation::GetPlatformOperation, &[&drain]);
     assert_eq!(shown["status"], "running");
-    assert_eq!(shown["blockers"].as_array().unwrap().len(), 1, "{shown}");
+    let blockers = shown["blockers"].as_array().unwrap();
+    assert_eq!(blockers.len(), 1, "{shown}");
+    assert_eq!(blockers[0]["reason"], "drain_blocked");
+    let data = world.get(Operation::GetVolume, &["local", "shop-dev-data"]);
+    assert_eq!(blockers[0]["volume_id"], data["id"], "{shown}");
     let here = world
         .state
         .runtime

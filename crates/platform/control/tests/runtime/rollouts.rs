@@ -3,6 +3,7 @@
 use fluffy_api::Operation;
 use fluffy_base::id::{DeployId, InstanceId, LedgerId, NodeId, RouteId};
 use fluffy_control::runtime::Notice;
+use fluffy_control::runtime::notice::NO_ADDRESS;
 use fluffy_control::{Body, Outcome};
 use fluffy_planner::lifecycle::{DeployState, InstanceStatus, SecretBundleState};
 use serde_json::json;
@@ -404,6 +405,28 @@ fn an_env_that_is_deleted_drains_and_leaves_its_name_reserved() {
     world.pass(31 * 24 * 3600);
     world.done(Operation::CreateEnv, &["local", "shop"], body);
     world.check_fold();
+}
+
+/// Whoever counts hears of a step that found no address, and of no other.
+#[test]
+fn a_step_that_finds_no_address_says_so() {
+    for (replicas, is_told) in [(3, false), (4, true)] {
+        let mut world = World::new("fd00::/110", 10);
+        world.node(1, 16 * GIB);
+        let many = format!("[processes.web]\nreplicas = {replicas}");
+        let release = world.release(&WEB.replace("[processes.web]", &many));
+        world.deploy(&release);
+        let mut told = false;
+        for _ in 0..2 {
+            let input = world.state.runtime.planner_input(None);
+            for step in fluffy_planner::plan(&input, world.now) {
+                if let Outcome::Done { subject, .. } = world.say(Notice::Step(step)) {
+                    told |= subject.kind == NO_ADDRESS;
+                }
+            }
+        }
+        assert_eq!(told, is_told, "{replicas} instances");
+    }
 }
 
 #[test]

@@ -9,11 +9,13 @@
 use std::time::Duration;
 
 use fluffy_api::Operation;
-use fluffy_base::id::{DeployId, InstanceId, NodeId, ReleaseId, RouteId, VolumeId};
+use fluffy_base::id::{
+    AttachmentId, DeployId, EnrollmentTokenId, InstanceId, NodeId, ReleaseId, RouteId, VolumeId,
+};
 use fluffy_control::{Outcome, Request, State};
 use fluffy_planner::lifecycle::{
-    Cause, DeployState, ExecState, InstanceStatus, JobState, NodeState, ReleaseState, RouteState,
-    VolumeState,
+    AttachmentState, Cause, DeployState, ExecState, InstanceStatus, JobState, NodeState,
+    ReleaseState, RouteState, SecretBundleState, VolumeState,
 };
 use fluffy_planner::model::Desired;
 use fluffy_planner::reason::{DrainReason, StopReason};
@@ -57,7 +59,13 @@ fn attempt(
     let many = world.events.len();
     force(&mut world.state);
     let forced = world.state.clone();
-    let request: Request = world.request(operation, path, body);
+    let mut request: Request = world.request(operation, path, body);
+    if matches!(
+        operation,
+        Operation::ReplaceSecrets | Operation::UpdateSecrets
+    ) {
+        request.material = world.sealed(b"other values");
+    }
     let outcome = world.ask(&request);
     let id = operation.spec().id;
     match (should, &outcome) {
@@ -228,6 +236,12 @@ fn instances_are_restarted_and_entered_only_while_they_run() {
                 json!({"command": ["true"]}),
             );
             attempt(&mut world, &force, exec, should, &mut tally);
+            let signal = (
+                Operation::SignalInstance,
+                &path[..],
+                json!({"signal": "TERM"}),
+            );
+            attempt(&mut world, &force, signal, should, &mut tally);
         }
     }
     check(&tally);
@@ -393,6 +407,156 @@ fn only_a_snapshot_that_is_whole_is_restored() {
             json!({"name": "copy"}),
         );
         attempt(&mut world, &force, restore, should, &mut tally);
+    }
+    check(&tally);
+}
+
+#[test]
+fn secrets_are_kept_gone_back_to_and_deleted_only_where_there_are_some() {
+    let (mut world, _, _, _, _) = furnished(68);
+    world.secrets(b"first");
+    world.secrets(b"second");
+    let (bundle, kept) = world.state.runtime.bundles.iter().next().unwrap();
+    let (bundle, env, first) = (*bundle, kept.env, kept.versions[0].id);
+    let mut tally = Tally::default();
+    for state in SecretBundleState::ALL {
+        let gone = *state == SecretBundleState::Deleted;
+        let force = move |all: &mut State| {
+            let runtime = &mut all.runtime;
+            let planned = runtime.plan.envs.get_mut(&env).unwrap();
+            if gone {
+                runtime.bundles.remove(&bundle);
+                runtime.envs.get_mut(&env).unwrap().bundle = None;
+                planned.secrets = None;
+            } else {
+                runtime.bundles.get_mut(&bundle).unwrap().state = Some(*state);
+                planned.secrets.as_mut().unwrap().state = *state;
+            }
+        };
+        let should = |allowed: bool| match gone {
+            true => Should::Fail("not_found"),
+            false => legal(allowed),
+        };
+        // New values make a bundle where there is none.
+        for (operation, body) in [
+            (Operation::ReplaceSecrets, json!({"values": {}})),
+            (Operation::UpdateSecrets, json!({"set": {"KEY": "value"}})),
+        ] {
+            attempt(
+                &mut world,
+                &force,
+                (operation, &DEV, body),
+                Should::Happen,
+                &mut tally,
+            );
+        }
+        let back = (
+            Operation::ReplaceSecrets,
+            &DEV[..],
+            json!({"version_id": first}),
+        );
+        attempt(&mut world, &force, back, should(true), &mut tally);
+        let can =
+            SecretBundleState::can(Some(*state), SecretBundleState::Deleted, Cause::SecretWrite);
+        let delete = (Operation::DeleteSecrets, &DEV[..], json!({}));
+        attempt(&mut world, &force, delete, should(can.is_ok()), &mut tally);
+    }
+    check(&tally);
+}
+
+#[test]
+fn a_permission_to_join_is_revoked_once() {
+    let mut world = World::new("fd00::/48", 69);
+    let made = world.done(Operation::CreateEnrollmentToken, &[], json!({}));
+    let id = made["id"].as_str().unwrap().to_owned();
+    let token: EnrollmentTokenId = id.parse().unwrap();
+    let mut tally = Tally::default();
+    for (ended, should) in [
+        (None, legal(true)),
+        (Some("consumed"), legal(false)),
+        (Some("revoked"), legal(false)),
+    ] {
+        let force = move |all: &mut State| {
+            let token = all.runtime.enrollment_tokens.get_mut(&token).unwrap();
+            token.ended = ended.map(str::to_owned);
+        };
+        let revoke = (
+            Operation::RevokeEnrollmentToken,
+            &[id.as_str()][..],
+            json!({}),
+        );
+        attempt(&mut world, &force, revoke, should, &mut tally);
+    }
+    check(&tally);
+}
+
+#[test]
+fn an_attachment_stays_while_an_instance_may_write_to_its_volume() {
+    let (mut world, _, _, _, instance) = furnished(70);
+    let mut volume = |name: &str| {
+        let body = json!({"name": name, "size_bytes": GIB});
+        let made = world.done(Operation::CreateVolume, &["local"], body);
+        made["id"].as_str().unwrap().to_owned()
+    };
+    let (first, second) = (volume("data"), volume("other"));
+    world.settle();
+    let body = json!({"volume_id": first, "process": "job", "mount_path": "/data"});
+    let made = world.done(Operation::CreateAttachment, &DEV, body);
+    let id = made["id"].as_str().unwrap().to_owned();
+    let attachment: AttachmentId = id.parse().unwrap();
+    let other: VolumeId = second.parse().unwrap();
+    let path = [DEV[0], DEV[1], DEV[2], id.as_str()];
+    let delete = || (Operation::DeleteAttachment, &path[..], json!({}));
+    let replace = || {
+        let body = json!({ "volume_id": second });
+        (Operation::ReplaceAttachment, &path[..], body)
+    };
+    let mut tally = Tally::default();
+    for state in AttachmentState::ALL {
+        // One that is deleted is not there any more.
+        let gone = *state == AttachmentState::Deleted;
+        let force = move |all: &mut State| {
+            if gone {
+                all.runtime.attachments.remove(&attachment);
+            }
+        };
+        let can = AttachmentState::can(Some(*state), AttachmentState::Deleted, Cause::VolumeWrite);
+        let should = match gone {
+            true => Should::Fail("not_found"),
+            false => legal(can.is_ok()),
+        };
+        attempt(&mut world, &force, delete(), should, &mut tally);
+        attempt(&mut world, &force, replace(), should, &mut tally);
+    }
+    for status in InstanceStatus::ALL {
+        let force = move |all: &mut State| {
+            let it = all.runtime.plan.instances.get_mut(&instance).unwrap();
+            it.group.process = "job".into();
+            it.observed.status = *status;
+        };
+        let should = match status {
+            InstanceStatus::Stopped | InstanceStatus::Collected => Should::Happen,
+            _ => Should::Fail("volume_in_use"),
+        };
+        attempt(&mut world, &force, delete(), should, &mut tally);
+        attempt(&mut world, &force, replace(), should, &mut tally);
+    }
+    // And only a volume that is whole comes in its place.
+    for state in VolumeState::ALL {
+        let gone = *state == VolumeState::Deleted;
+        let force = move |all: &mut State| match gone {
+            true => {
+                all.runtime.volumes.remove(&other);
+                all.runtime.plan.volumes.remove(&other);
+            }
+            false => all.runtime.plan.volumes.get_mut(&other).unwrap().state = *state,
+        };
+        let should = match state {
+            VolumeState::Deleted => Should::Fail("not_found"),
+            VolumeState::Error | VolumeState::Deleting => legal(false),
+            _ => Should::Happen,
+        };
+        attempt(&mut world, &force, replace(), should, &mut tally);
     }
     check(&tally);
 }

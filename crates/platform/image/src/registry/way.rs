@@ -83,10 +83,7 @@ impl Way {
                     let tls = self.tls.as_ref().ok_or(io::ErrorKind::Unsupported)?;
                     tls.connect(name, stream).await
                 };
-                let secured = secured.await.map_err(|source| FetchError::Tls {
-                    host: origin.authority(),
-                    source,
-                })?;
+                let secured = secured.await.map_err(|error| unsecured(origin, error))?;
                 link(origin, secured).await
             }
         }
@@ -132,6 +129,18 @@ impl Way {
         }
         let host = origin.authority();
         Err(FetchError::Connect { host, source })
+    }
+}
+
+/// Why there is no TLS: what the other side said is not trusted, or the
+/// connection broke before it had said enough, which says nothing about it.
+fn unsecured(origin: &Origin, source: io::Error) -> FetchError {
+    let host = origin.authority();
+    match source.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::Other | io::ErrorKind::Unsupported => {
+            FetchError::Tls { host, source }
+        }
+        _ => FetchError::Connect { host, source },
     }
 }
 

@@ -16,8 +16,9 @@ const LONGEST_PART: usize = 255;
 /// The deepest folder.
 const DEEPEST: usize = 128;
 
-/// The most links on the way to one place.
+/// The most links on the way to one place, and the most parts of them all.
 const MOST_HOPS: usize = 40;
+const MOST_PARTS: usize = 1_024;
 
 /// The most bytes of attributes that one thing may have; a value has to be
 /// below what sixteen bits can say.
@@ -135,6 +136,9 @@ pub(super) struct Node {
     pub(super) names: u32,
     /// The last layer that spoke about it or about something in it.
     layer: usize,
+    /// The last layer that took away what lower ones have in it; they are
+    /// counted from one.
+    emptied: usize,
 }
 
 #[derive(Debug)]
@@ -154,6 +158,7 @@ impl Tree {
             body: Body::Folder(BTreeMap::new()),
             names: 1,
             layer: 0,
+            emptied: 0,
         };
         Self {
             nodes: vec![root],
@@ -281,15 +286,19 @@ impl Tree {
 
     /// Takes away what lower layers have within a folder.
     fn clear_lower(&mut self, folder: NodeId) {
-        let mut waiting = vec![folder];
+        let (layer, mut waiting) = (self.layer, vec![folder]);
         while let Some(folder) = waiting.pop() {
+            // Once is enough: all that comes in after that is of this layer.
+            if mem::replace(&mut self.node_mut(folder).emptied, layer) == layer {
+                continue;
+            }
             let Body::Folder(children) = &self.node(folder).body else {
                 continue;
             };
             let (kept, lower): (Vec<_>, Vec<_>) = children
                 .iter()
                 .map(|(name, id)| (name.clone(), *id))
-                .partition(|(_, id)| self.node(*id).layer == self.layer);
+                .partition(|(_, id)| self.node(*id).layer == layer);
             waiting.extend(kept.into_iter().map(|(_, id)| id));
             for (name, _) in lower {
                 self.unbind(folder, &name);
@@ -310,6 +319,7 @@ impl Tree {
             body,
             names: 0,
             layer: self.layer,
+            emptied: 0,
         });
         Ok(NodeId(self.nodes.len() - 1))
     }
@@ -403,7 +413,7 @@ impl Tree {
     fn folder(&mut self, parts: Vec<Vec<u8>>) -> Result<NodeId, &'static str> {
         let mut ahead: Vec<Vec<u8>> = parts.into_iter().rev().collect();
         let mut way = vec![NodeId::ROOT];
-        let mut hops = 0;
+        let (mut hops, mut linked) = (0, 0);
         while let Some(part) = ahead.pop() {
             match &*part {
                 b"" | b"." => continue,
@@ -442,8 +452,13 @@ impl Tree {
                     if target.starts_with(b"/") {
                         way.truncate(1);
                     }
+                    let before = ahead.len();
                     let target = target.split(|byte| *byte == b'/').rev();
                     ahead.extend(target.map(<[u8]>::to_vec));
+                    linked += ahead.len() - before;
+                    if linked > MOST_PARTS {
+                        return Err("the links on the way to it are too long");
+                    }
                 }
                 Body::File(_) | Body::Pipe => return Err("a file is on the way to it"),
             }
@@ -455,3 +470,6 @@ impl Tree {
         Ok(way.last().copied().unwrap_or(NodeId::ROOT))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -298,16 +298,17 @@ impl Disk {
         let whole = used.saturating_add(disk.f_bavail.saturating_mul(disk.f_frsize));
         let share = |permille: u64| whole / 1000 * permille;
         if used > share(HIGH) {
-            self.let_go(&state, used - share(LOW))?;
+            let excess = used - share(LOW);
+            self.let_go(self.candidates(&state, excess)?, excess)?;
         }
         Ok(())
     }
 
-    /// Removes what nobody needs until so many bytes are gone, if there is so
-    /// much; says how many are.
-    fn let_go(&self, state: &State, excess: u64) -> io::Result<u64> {
+    /// Removes these until so many bytes are gone, if there is so much; says
+    /// how many are.
+    fn let_go(&self, candidates: Vec<Candidate>, excess: u64) -> io::Result<u64> {
         let mut gone = 0;
-        for candidate in self.candidates(state, excess)? {
+        for candidate in candidates {
             if gone >= excess {
                 break;
             }
@@ -321,7 +322,7 @@ impl Disk {
     }
 
     fn make_room(&self, state: &State, bytes: u64) -> io::Result<Result<(), NoRoom>> {
-        let mut used = size_of(&self.blobs)? + size_of(&self.roots)?;
+        let used = size_of(&self.blobs)? + size_of(&self.roots)?;
         let wanted = state.promised.saturating_add(bytes);
         let share = |permille: u64| self.quota / 1000 * permille;
         let mut excess = match used.saturating_add(wanted) > share(HIGH) {
@@ -335,16 +336,25 @@ impl Disk {
             Ok(free + size_of(&self.tmp)? + gone)
         };
         excess = excess.max(wanted.saturating_sub(on_disk(0)?));
-        let gone = self.let_go(state, excess)?;
-        used = used.saturating_sub(gone);
+        let no_room = |free: u64| NoRoom {
+            needed: bytes,
+            free: free.saturating_sub(state.promised),
+            quota: self.quota,
+        };
+        let candidates = self.candidates(state, excess)?;
+        let all: u64 = candidates.iter().map(|it| it.bytes).sum();
+        let most = self.quota.saturating_sub(used.saturating_sub(all));
+        let most = most.min(on_disk(all)?);
+        // Nothing goes for somebody whom all of it would make no room for.
+        if bytes > 0 && wanted > most {
+            return Ok(Err(no_room(most)));
+        }
+        let gone = self.let_go(candidates, excess)?;
+        let used = used.saturating_sub(gone);
         let free = self.quota.saturating_sub(used).min(on_disk(0)?);
         match wanted <= free {
             true => Ok(Ok(())),
-            false => Ok(Err(NoRoom {
-                needed: bytes,
-                free: free.saturating_sub(state.promised),
-                quota: self.quota,
-            })),
+            false => Ok(Err(no_room(free))),
         }
     }
 
@@ -488,6 +498,8 @@ impl WorkFolder {
         };
         let kept = fs::write(path.join(TAKES), bytes.to_string())
             .and_then(|()| Ok(rustix::fs::syncfs(File::open(&path)?)?))
+            // What is left of one that was lost is in the way.
+            .and_then(|()| remove(place))
             .and_then(|()| fs::rename(&path, place));
         if kept.is_err() {
             self.path = Some(path);

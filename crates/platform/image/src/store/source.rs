@@ -34,6 +34,12 @@ pub trait BlobSource: Send + Sync + fmt::Debug {
     /// Its name, by which failures are counted.
     fn name(&self) -> &str;
 
+    /// Where exactly that is: who asks for the same image there shares what
+    /// comes of it, and nobody what comes of a stranger's repository.
+    fn repository(&self) -> String {
+        self.name().to_owned()
+    }
+
     /// Whether it is left alone for a while when it fails again and again. Not
     /// whom the node is connected to anyway: it is back when it is back.
     fn is_left_alone(&self) -> bool {
@@ -150,6 +156,11 @@ impl Repository {
 impl BlobSource for Repository {
     fn name(&self) -> &str {
         self.reference.registry()
+    }
+
+    fn repository(&self) -> String {
+        let reference = &self.reference;
+        format!("{}/{}", reference.registry(), reference.repository())
     }
 
     fn open(

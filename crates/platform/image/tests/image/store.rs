@@ -5,6 +5,7 @@ mod files;
 mod folders;
 mod kills;
 mod malicious;
+mod strangers;
 mod walls;
 
 use std::fs;
@@ -401,6 +402,16 @@ async fn those_who_want_the_same_share_one_result() {
     // Manifest, config and two layers, once each.
     assert_eq!(site.asked().len(), 4);
     assert_clean(folder.path(), &store).await;
+    // Some may have come after it was made.
+    let tally = store.tally();
+    assert_eq!(tally.hits + tally.misses, 8, "{tally:?}");
+    assert!(tally.misses > 0, "{tally:?}");
+    assert_eq!(tally.conversions.len(), 1);
+    let again = store.ensure(request(&host, digest), "owner-0").await;
+    assert_eq!(again.unwrap(), roots[0]);
+    let tally = store.tally();
+    assert_eq!((tally.hits, tally.misses), (1, 0));
+    assert!(tally.conversions.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -440,6 +451,30 @@ async fn what_nobody_needs_goes_first_and_what_is_pinned_stays() {
     ensure(3, "fourth").await.unwrap();
     assert!(pinned.root.exists());
     assert!(store.usage().unwrap().bytes <= quota);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_goes_for_an_image_that_fits_in_no_way() {
+    let (small, large) = (image(15, 1 << 20), image(16, 4 << 20));
+    let mut both = small.clone();
+    both.blobs.extend(large.blobs.clone());
+    both.manifests.extend(large.manifests.clone());
+    let site = Site::plain(honest(&both)).await;
+    let host = site.at("registry.test");
+    let folder = tempfile::tempdir().unwrap();
+    // The large one takes 17.6 MiB while it is made.
+    let quota = 12 << 20;
+    let tight = StoreLimits { quota, ..limits() };
+    let store = Store::open(folder.path(), tight, worker()).unwrap();
+    let wanted = request(&host, small.manifests[0]);
+    let loose = store.ensure(wanted, "one").await.unwrap();
+    store.release("one");
+    let wanted = request(&host, large.manifests[0]);
+    let refused = store.ensure(wanted, "two").await.unwrap_err();
+    assert_eq!(refused.code(), "disk_full", "{refused}");
+    assert!(loose.root.exists());
+    assert_eq!(store.usage().unwrap().evicted, 0);
+    assert_clean(folder.path(), &store).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

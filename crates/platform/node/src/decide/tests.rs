@@ -39,6 +39,8 @@ enum Fate {
     Fails(FailureReason),
     WorkloadStarts,
     Well(bool),
+    /// Whether a port of it that is open can be reached.
+    Opens(bool),
     Exits(i32),
     FallsSilent,
     Later(u64),
@@ -62,6 +64,7 @@ fn fates() -> impl Strategy<Value = Fate> {
         2 => reasons.prop_map(Fate::Fails),
         3 => Just(Fate::WorkloadStarts),
         3 => any::<bool>().prop_map(Fate::Well),
+        1 => any::<bool>().prop_map(Fate::Opens),
         2 => (0..3_i32).prop_map(Fate::Exits),
         1 => Just(Fate::FallsSilent),
         5 => (1..400_000_u64).prop_map(Fate::Later),
@@ -113,6 +116,7 @@ impl World {
                         workload_ms: None,
                         well: None,
                         silent: false,
+                        unreached: None,
                     });
                 }
                 _ => {}
@@ -135,6 +139,11 @@ impl World {
             Fate::Well(well) => {
                 if let Run::Up(up) = &mut self.seen.run {
                     up.well = Some(*well).filter(|_| up.workload_ms.is_some());
+                }
+            }
+            Fate::Opens(reached) => {
+                if let Run::Up(up) = &mut self.seen.run {
+                    up.unreached = (!reached).then(|| "nobody gets through".to_owned());
                 }
             }
             Fate::Exits(code) => {
@@ -164,7 +173,7 @@ impl World {
             Fate::AgentDies { alive } => {
                 let kept = serde_json::to_string(&self.seen).unwrap();
                 self.seen = serde_json::from_str(&kept).unwrap();
-                self.seen.awake();
+                self.seen.awake(self.now);
                 if matches!(self.seen.run, Run::Up(_)) && !alive {
                     self.runs = false;
                     let lost = Failure::new(FailureReason::VmmLost, "");
@@ -387,6 +396,84 @@ fn the_fifth_failure_is_called_a_loop_with_its_cause() {
 }
 
 #[test]
+fn a_root_that_cannot_be_used_is_made_again() {
+    let mut world = World::new(Policy::Always);
+    world.settle();
+    for fate in [
+        Fate::Works,
+        Fate::Fails(FailureReason::RootfsBuildFailed),
+        Fate::Later(LONGEST_MS),
+    ] {
+        world.meet(&fate);
+        world.settle();
+    }
+    assert_eq!(world.seen.image, Image::Working, "{world:?}");
+    // The control: what is nobody's fault there leaves it as it is.
+    let mut world = World::new(Policy::Always);
+    world.settle();
+    for fate in [
+        Fate::Works,
+        Fate::Fails(FailureReason::NetworkSetupFailed),
+        Fate::Later(LONGEST_MS),
+    ] {
+        world.meet(&fate);
+        world.settle();
+    }
+    assert_eq!(world.seen.image, Image::Here, "{world:?}");
+}
+
+#[test]
+fn a_clock_that_was_set_back_delays_nothing() {
+    const HOUR: u64 = 3_600_000;
+    let now = 1_000_000;
+    let up = |workload_ms| {
+        Run::Up(Up {
+            since_ms: now + HOUR,
+            workload_ms,
+            well: None,
+            silent: false,
+            unreached: None,
+        })
+    };
+    let running = |run| Observed {
+        said: Some(Status::Booting),
+        image: Image::Here,
+        run,
+        ..Observed::default()
+    };
+    let mut failed = Observed::default();
+    failed.told(Status::Failed, Some(exited(1)), now + HOUR);
+    let leaving = Observed {
+        said: Some(Status::Draining),
+        stop_allowed_ms: Some(now + HOUR),
+        connections: Some(1),
+        ..running(up(Some(now + HOUR)))
+    };
+    let ending = Observed {
+        stop_ms: Some(now + HOUR),
+        ..leaving.clone()
+    };
+    let going = Desired::Draining { stop_allowed: true };
+    let all = [
+        (Desired::Running, failed, 1_200),
+        (Desired::Running, running(up(None)), 60_000),
+        (Desired::Running, running(up(Some(now + HOUR))), 120_000),
+        (going, leaving, 30_000),
+        (going, ending, 15_000),
+    ];
+    for (desired, mut seen, most) in all {
+        let pause = |seen: &Observed| match decide(&wanted(desired), seen, now) {
+            Step::Wait(Some(until)) => until - now,
+            step => panic!("{step:?} for {seen:?}"),
+        };
+        // The control: as it is, it would wait for the hour as well.
+        assert!(pause(&seen) > HOUR, "{seen:?}");
+        seen.awake(now);
+        assert!(pause(&seen) <= most, "{seen:?}");
+    }
+}
+
+#[test]
 fn ten_healthy_minutes_are_forgiven() {
     let mut seen = Observed::default();
     for now in [0, 1_000, 2_000] {
@@ -397,6 +484,37 @@ fn ten_healthy_minutes_are_forgiven() {
     seen.told(Status::Ready, None, 4_000);
     seen.told(Status::Failed, Some(exited(1)), 4_000 + STEADY_MS);
     assert_eq!((seen.past.streak, seen.past.failures.len()), (1, 1));
+}
+
+#[test]
+fn what_nobody_gets_through_to_is_not_called_ready_and_says_why() {
+    for has_health in [false, true] {
+        let mut world = World::new(Policy::Always);
+        world.wanted.has_health = has_health;
+        let fates = [
+            Fate::Works,
+            Fate::Works,
+            Fate::WorkloadStarts,
+            Fate::Later(ALIVE_MS),
+            Fate::Well(true),
+        ];
+        for fate in fates {
+            world.settle();
+            world.meet(&fate);
+        }
+        world.settle();
+        assert_eq!(world.seen.said, Some(Status::Ready), "{world:?}");
+        world.meet(&Fate::Opens(false));
+        world.meet(&Fate::Well(false));
+        world.settle();
+        assert_eq!(world.seen.said, Some(Status::Unhealthy), "{world:?}");
+        let reason = world.seen.reason.clone().unwrap();
+        assert_eq!(reason.detail, "nobody gets through");
+        world.meet(&Fate::Opens(true));
+        world.meet(&Fate::Well(true));
+        world.settle();
+        assert_eq!(world.seen.said, Some(Status::Ready), "{world:?}");
+    }
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! How many connections from outside an instance still has.
+//! How many connections from outside an instance still has, and which of its
+//! ports nobody gets through to.
 //!
 //! Read from the kernel's own tables of the instance's network, so nobody
 //! inside is asked. Who lies about it only delays its own end, and no longer
@@ -12,11 +13,43 @@ const LISTENS: &str = "0A";
 /// In use, about to be, or closed by one side only.
 const OPEN: [&str; 5] = ["01", "03", "04", "05", "08"];
 
+/// The connections from outside in the network that all these processes are
+/// in; none if they cannot be seen. Any of them may be about to end.
+pub(crate) fn of_any(pids: &[u32]) -> Option<u64> {
+    pids.iter().copied().find_map(of_process)
+}
+
 /// The connections from outside in the network of a process; none if they
 /// cannot be seen.
-pub(crate) fn of_process(pid: u32) -> Option<u64> {
+fn of_process(pid: u32) -> Option<u64> {
     let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/net/{name}")).ok();
     Some(count(&[&read("tcp")?, &read("tcp6")?]))
+}
+
+/// Why nobody gets through to one of these ports of a process's network though
+/// it is open; others reach an instance by IPv6 alone.
+pub(crate) fn unreached(pid: u32, ports: &[u16]) -> Option<String> {
+    let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/net/{name}")).ok();
+    let tables = [&*read("tcp")?, &*read("tcp6")?];
+    ports.iter().find_map(|port| closed(&tables, *port))
+}
+
+fn closed(tables: &[&str], port: u16) -> Option<String> {
+    let wanted = format!("{port:04X}");
+    let rows = tables.iter().flat_map(|table| table.lines().skip(1));
+    let listens = rows
+        .filter_map(row)
+        .filter(|row| row.state == LISTENS && row.local.1 == wanted);
+    let mut found = None;
+    for row in listens {
+        let at = row.local.0;
+        found = Some(match (is_loopback(at), is_ipv4(at)) {
+            (false, false) => return None,
+            (true, _) => "listens_inside_only: it is open to programs of the instance alone",
+            (false, true) => "listens_ipv4_only: it is open at 0.0.0.0",
+        });
+    }
+    found.map(|how| format!("port {port} {how}; let it listen at [::], where others reach it"))
 }
 
 /// Counts connections to ports that somebody listens on, but for those that
@@ -53,13 +86,17 @@ fn row(line: &str) -> Option<Row<'_>> {
 impl Row<'_> {
     /// Whether both ends are in the instance.
     fn is_inside(&self) -> bool {
-        let (from, to) = (self.remote.0, self.local.0);
-        // 127.0.0.0/8, by itself and as the newer kind, and ::1.
-        from == to
-            || (from.len() == 8 && from.ends_with("7F"))
-            || (from.starts_with("0000000000000000FFFF0000") && from.ends_with("7F"))
-            || from == "00000000000000000000000001000000"
+        self.remote.0 == self.local.0 || is_loopback(self.remote.0)
     }
+}
+
+/// 127.0.0.0/8, by itself and as the newer kind, and `::1`.
+fn is_loopback(address: &str) -> bool {
+    (is_ipv4(address) && address.ends_with("7F")) || address == "00000000000000000000000001000000"
+}
+
+fn is_ipv4(address: &str) -> bool {
+    address.len() == 8 || address.starts_with("0000000000000000FFFF0000")
 }
 
 #[cfg(test)]
@@ -90,6 +127,30 @@ mod tests {
     }
 
     #[test]
+    fn an_open_port_that_ipv6_does_not_reach_is_said() {
+        let at = |address: &str, port: &str| format!("{HEAD}0: {address}:{port} 0:0 0A 0\n");
+        let any = "00000000000000000000000000000000";
+        let (inside, mapped) = (
+            "00000000000000000000000001000000",
+            "0000000000000000FFFF000000000000",
+        );
+        let code = |four: &str, six: &str| {
+            let why = closed(&[four, six], 8080)?;
+            why.split_ascii_whitespace().nth(2).map(str::to_owned)
+        };
+        let ipv4 = Some("listens_ipv4_only:".to_owned());
+        let within = Some("listens_inside_only:".to_owned());
+        assert_eq!(code(&at("00000000", "1F90"), ""), ipv4);
+        assert_eq!(code("", &at(mapped, "1F90")), ipv4);
+        assert_eq!(code(&at("0100007F", "1F90"), ""), within);
+        assert_eq!(code("", &at(inside, "1F90")), within);
+        // Reached after all, of another port, or not open at all.
+        assert_eq!(code(&at("00000000", "1F90"), &at(any, "1F90")), None);
+        assert_eq!(code(&at("00000000", "1F91"), ""), None);
+        assert_eq!(code("", ""), None);
+    }
+
+    #[test]
     fn the_kernels_tables_are_read() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -97,5 +158,8 @@ mod tests {
         // From this machine to itself, so it is not counted, but it is seen.
         assert!(of_process(std::process::id()).is_some());
         assert_eq!(of_process(u32::MAX), None);
+        // One that has ended hides nothing that another can show.
+        assert!(of_any(&[u32::MAX, std::process::id()]).is_some());
+        assert_eq!(of_any(&[u32::MAX]), None);
     }
 }

@@ -37,6 +37,8 @@ const SCRATCH: &str = "scratch";
 const START: Duration = Duration::from_secs(60);
 /// How long a shim has to write down an end that it saw.
 const LAST_WORDS: Duration = Duration::from_secs(30);
+/// When it is looked again whether a shim is there, if that could not be seen.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// The driver.
 #[derive(Debug, Clone)]
@@ -113,9 +115,9 @@ impl Rootfs {
             .chars()
             .rev()
             .filter(char::is_ascii_hexdigit)
-            .take(12)
+            .take(11)
             .collect();
-        format!("fw{hex}")
+        format!("{}{hex}", firewall::PREFIX)
     }
 
     fn order(&self, order: &StartOrder) -> Order {
@@ -215,18 +217,28 @@ impl Rootfs {
         (record.boot_id == handle.boot_id).then_some(record)
     }
 
-    fn is_alive(handle: &Handle) -> bool {
+    fn is_alive(handle: &Handle) -> io::Result<bool> {
         let (pid, start) = handle.shim;
-        watch::host_boot().is_ok_and(|boot| boot == handle.host_boot)
-            && watch::started(pid) == Some(start)
-            && watch::program(pid) == Some(handle.program)
+        Ok(watch::host_boot()? == handle.host_boot
+            && watch::start_of(pid)? == Some(start)
+            && watch::program(pid) == Some(handle.program))
+    }
+
+    /// Waits until what holds it has ended.
+    async fn over(handle: &Handle) -> io::Result<()> {
+        let (pid, start) = handle.shim;
+        // A pid of another boot of the machine is another process.
+        match watch::host_boot()? == handle.host_boot {
+            true => watch::ended(pid, start).await,
+            false => Ok(()),
+        }
     }
 
     async fn end(handle: &Handle) -> io::Result<()> {
         let (pid, start) = handle.shim;
         let group = handle.cgroup.clone();
         // Whoever has its number now may be somebody else.
-        let is_alive = Self::is_alive(handle);
+        let is_alive = Self::is_alive(handle)?;
         tokio::task::spawn_blocking(move || Group::named(&group)?.kill())
             .await
             .map_err(io::Error::other)??;
@@ -234,14 +246,13 @@ impl Rootfs {
             return Ok(());
         }
         // With init gone it writes down how, and ends by itself.
-        if tokio::time::timeout(LAST_WORDS, watch::ended(pid, start))
-            .await
-            .is_err()
-        {
-            watch::kill(pid, start)?;
-            watch::ended(pid, start).await?;
+        match tokio::time::timeout(LAST_WORDS, watch::ended(pid, start)).await {
+            Ok(ended) => ended,
+            Err(_) => {
+                watch::kill(pid, start)?;
+                watch::ended(pid, start).await
+            }
         }
-        Ok(())
     }
 }
 
@@ -335,7 +346,14 @@ impl InstanceDriver for Rootfs {
 
     fn adopt<'a>(&'a self, handle: &'a Handle) -> BoxFuture<'a, Adoption> {
         Box::pin(async move {
-            if Self::is_alive(handle) && Self::record(handle).is_none() {
+            // One that cannot be seen for want of descriptors is not gone.
+            let is_alive = loop {
+                match Self::is_alive(handle) {
+                    Ok(is_alive) => break is_alive,
+                    Err(_) => tokio::time::sleep(AGAIN).await,
+                }
+            };
+            if is_alive && Self::record(handle).is_none() {
                 return Adoption::Alive;
             }
             // A shim that has seen the end is about to end itself.
@@ -349,10 +367,9 @@ impl InstanceDriver for Rootfs {
 
     fn ended<'a>(&'a self, handle: &'a Handle) -> BoxFuture<'a, Option<ExitRecord>> {
         Box::pin(async move {
-            let (pid, start) = handle.shim;
-            // A pid of another boot of the machine is another process.
-            if watch::host_boot().is_ok_and(|boot| boot == handle.host_boot) {
-                let _ = watch::ended(pid, start).await;
+            // That it cannot be watched is no end of it.
+            while Self::over(handle).await.is_err() {
+                tokio::time::sleep(AGAIN).await;
             }
             Self::record(handle)
         })
@@ -395,8 +412,19 @@ impl InstanceDriver for Rootfs {
 
     fn connections<'a>(&'a self, handle: &'a Handle) -> BoxFuture<'a, Option<u64>> {
         Box::pin(async move {
+            let group = Group::named(&handle.cgroup).ok()?;
+            connections::of_any(&group.processes())
+        })
+    }
+
+    fn unreached<'a>(
+        &'a self,
+        handle: &'a Handle,
+        ports: &'a [u16],
+    ) -> BoxFuture<'a, Option<String>> {
+        Box::pin(async move {
             let first = Group::named(&handle.cgroup).ok()?.first()?;
-            connections::of_process(first)
+            connections::unreached(first, ports)
         })
     }
 

@@ -1,8 +1,9 @@
 //! A driver whose guests are tasks of the test: they speak the real link.
 //!
 //! The first word of a command says what the workload does: `serve` runs until
-//! it is told to end, `crash` ends at once, `stubborn` ignores being told,
-//! `mute` says nothing at all. Guests outlive agents, as real ones do.
+//! it is told to end, `crash` ends at once, `stubborn` ignores being told.
+//! Guests outlive agents, as real ones do; one that is hushed says nothing any
+//! more.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use fluffy_contract::BoxFuture;
 use fluffy_guest::link::{Event, Link, STDOUT, read_message};
 use fluffy_guest::log::{Content, Record};
-use fluffy_guest::message::{Happening, Hello, Phase, State, Status};
+use fluffy_guest::message::{Happening, Hello, Phase, State, Status, Versions};
 use fluffy_guest::{FromGuest, FromHost, PROTOCOL};
 use fluffy_node::driver::{
     Adoption, DriverError, ExitRecord, Handle, InstanceDriver, Level, Probe, Room, StartFailure,
@@ -33,6 +34,8 @@ struct Inside {
     started: Vec<String>,
     /// What cleans were asked for, by boot.
     cleaned: Vec<String>,
+    /// What guests speak, if not what we do.
+    protocol: Option<Versions>,
 }
 
 #[derive(Debug)]
@@ -40,10 +43,24 @@ struct Guest {
     instance: String,
     task: JoinHandle<()>,
     ended: watch::Sender<Option<Option<ExitRecord>>>,
+    hushed: watch::Sender<bool>,
     secrets: Arc<Mutex<Option<Vec<u8>>>>,
 }
 
 impl Double {
+    /// Has an instance's guest fall silent: its links stay, and nobody answers.
+    pub(crate) fn hush(&self, instance: &str) {
+        let inside = self.0.lock().unwrap();
+        for guest in inside.guests.values().filter(|it| it.instance == instance) {
+            guest.hushed.send_replace(true);
+        }
+    }
+
+    /// Has guests that start from now on speak these versions.
+    pub(crate) fn speak(&self, protocol: Versions) {
+        self.0.lock().unwrap().protocol = Some(protocol);
+    }
+
     /// How often an instance was started.
     pub(crate) fn starts(&self, instance: &str) -> usize {
         let inside = self.0.lock().unwrap();
@@ -102,8 +119,12 @@ impl InstanceDriver for Double {
             let _ = std::fs::remove_file(&link);
             let listener = UnixListener::bind(&link).unwrap();
             let ended = watch::Sender::new(None);
+            let hushed = watch::Sender::new(false);
             let secrets = Arc::new(Mutex::new(None));
+            let protocol = self.0.lock().unwrap().protocol.unwrap_or(PROTOCOL);
             let body = Body {
+                protocol,
+                hushed: hushed.subscribe(),
                 instance: order.instance_id.clone(),
                 boot: order.boot_id.clone(),
                 command: Vec::new(),
@@ -118,6 +139,7 @@ impl InstanceDriver for Double {
                 instance: order.instance_id.clone(),
                 task,
                 ended,
+                hushed,
                 secrets,
             };
             inside.guests.insert(order.boot_id.clone(), guest);
@@ -215,8 +237,15 @@ impl InstanceDriver for Double {
     }
 }
 
+/// Waits until nothing is to be said any more.
+async fn hush(hushed: &mut watch::Receiver<bool>) {
+    let _ = hushed.wait_for(|hushed| *hushed).await;
+}
+
 /// What is inside of a guest.
 struct Body {
+    protocol: Versions,
+    hushed: watch::Receiver<bool>,
     instance: String,
     boot: String,
     command: Vec<String>,
@@ -255,7 +284,7 @@ impl Body {
     async fn talk(&mut self, mut stream: UnixStream) -> Option<i32> {
         let mut link = Link::new();
         let hello = Hello {
-            protocol: PROTOCOL,
+            protocol: self.protocol,
             init_version: "0".to_owned(),
             instance_id: self.instance.clone(),
             boot_id: self.boot.clone(),
@@ -277,7 +306,11 @@ impl Body {
             if let Next::End(code) = next {
                 return Some(code);
             }
-            match stream.read(&mut buffer).await {
+            let read = tokio::select! {
+                read = stream.read(&mut buffer) => read,
+                () = hush(&mut self.hushed) => std::future::pending().await,
+            };
+            match read {
                 Ok(0) | Err(_) => return None,
                 Ok(length) => link.feed(&buffer[..length]).unwrap(),
             }

@@ -148,6 +148,24 @@ async fn an_instance_whose_task_keeps_failing_is_said_to_be_degraded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_nobody_waits_for_any_more_is_not_fetched() {
+    let mut cluster = Cluster::start().await;
+    cluster.node().await;
+    cluster.images_come.send_replace(false);
+    cluster.deploy(ONE).await;
+    until("it is fetched", || {
+        cluster.images_come.receiver_count() == 1
+    })
+    .await;
+    cluster.halt_agent().await;
+    until("nobody fetches it", || {
+        cluster.images_come.receiver_count() == 0
+    })
+    .await;
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_last_report_that_was_lost_is_made_again() {
     let mut cluster = Cluster::start().await;
     cluster.node().await;
@@ -187,7 +205,14 @@ async fn a_last_report_that_was_lost_is_made_again() {
 async fn a_plan_that_leaves_out_most_is_held_until_it_is_confirmed() {
     let mut cluster = Cluster::start().await;
     cluster.node().await;
-    let deploy = cluster.deploy(ONE).await;
+    // They take their time to end: meanwhile the server, which hears that
+    // nothing is held any more, sends a plan that nobody confirmed.
+    let deploy = cluster
+        .deploy(
+            "[processes.web]\ncommand = [\"stubborn\"]\n\
+                 [processes.web.stop]\ngrace_seconds = 5\n",
+        )
+        .await;
     cluster.reaches(&deploy, DeployState::Succeeded).await;
     cluster.kill_agent().await;
     // As if the server had lost four of five: it plans one, and so tells
@@ -214,8 +239,9 @@ async fn a_plan_that_leaves_out_most_is_held_until_it_is_confirmed() {
     cluster
         .write(Operation::ConfirmNodePlan, &[&node], json!({}))
         .await;
-    until("they are gone", || cluster.double.running() == 1).await;
     until("it is over", || cluster.events("node.plan_held") == 2).await;
+    until("they are gone", || cluster.double.running() == 1).await;
+    assert_eq!(cluster.events("node.plan_held"), 2, "and never held again");
     cluster.end().await;
 }
 

@@ -34,7 +34,7 @@ use fluffy_server::server::{Options, Server};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::double::Double;
@@ -63,6 +63,8 @@ pub(crate) struct Cluster {
     releases: u32,
     /// Whether the image store fails when an instance is found again.
     pub(crate) pins_fail: Arc<AtomicBool>,
+    /// Whether images come; whoever waits for one listens.
+    pub(crate) images_come: watch::Sender<bool>,
     folder: TempDir,
     run: TempDir,
 }
@@ -77,6 +79,7 @@ impl Cluster {
             port: 0,
             releases: 0,
             pins_fail: Arc::default(),
+            images_come: watch::Sender::new(true),
             folder: tempfile::tempdir().unwrap(),
             run: tempfile::Builder::new()
                 .prefix("fw")
@@ -207,9 +210,14 @@ impl Cluster {
             collector: None,
         };
         let fails = Arc::clone(&self.pins_fail);
+        let come = self.images_come.clone();
         let images = Images {
-            ensure: Arc::new(|_, _, _| {
-                Box::pin(async { Ok((PathBuf::from("/root.erofs"), ImageConfig::default())) })
+            ensure: Arc::new(move |_, _, _| {
+                let mut come = come.subscribe();
+                Box::pin(async move {
+                    let _ = come.wait_for(|come| *come).await;
+                    Ok((PathBuf::from("/root.erofs"), ImageConfig::default()))
+                })
             }),
             pin: Arc::new(move |_, _| assert!(!fails.load(Ordering::SeqCst), "as was asked for")),
             release: Arc::new(|_, _| {}),

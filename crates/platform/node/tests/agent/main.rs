@@ -14,6 +14,8 @@ mod kit;
 use std::time::Duration;
 
 use fluffy_api::Operation;
+use fluffy_guest::PROTOCOL;
+use fluffy_guest::message::Versions;
 use fluffy_node::driver::ExitRecord;
 use fluffy_planner::lifecycle::{DeployState, InstanceStatus};
 use kit::{Cluster, LONG, until};
@@ -160,6 +162,66 @@ async fn a_crash_loop_and_a_failed_health_gate_are_named() {
     })
     .await;
     cluster.never(&deploy, DeployState::Succeeded);
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guest_that_falls_silent_is_killed_and_started_again() {
+    let mut cluster = Cluster::start().await;
+    cluster.node().await;
+    let deploy = cluster
+        .deploy("[processes.web]\ncommand = [\"serve\"]\nreplicas = 2\n")
+        .await;
+    cluster.reaches(&deploy, DeployState::Succeeded).await;
+    let ready = cluster.with(InstanceStatus::Ready);
+    let boots = cluster.boots();
+    cluster.double.hush(&ready[0]);
+    until("it is named", || {
+        cluster
+            .reasons()
+            .iter()
+            .any(|reason| reason == "guest_unresponsive")
+    })
+    .await;
+    until("it runs again", || {
+        let again = cluster.boots()[&ready[0]] != boots[&ready[0]];
+        again && cluster.with(InstanceStatus::Ready) == ready
+    })
+    .await;
+    assert_eq!(cluster.double.starts(&ready[0]), 2);
+    assert_eq!(cluster.double.running(), 2, "the silent one was ended");
+    // The control: one that answers is left alone.
+    assert_eq!(cluster.double.starts(&ready[1]), 1);
+    assert_eq!(cluster.boots()[&ready[1]], boots[&ready[1]]);
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guest_that_speaks_another_protocol_is_not_run() {
+    let mut cluster = Cluster::start().await;
+    cluster.node().await;
+    let newer = PROTOCOL.max + 1;
+    cluster.double.speak(Versions {
+        min: newer,
+        max: newer,
+    });
+    let serve = "[processes.web]\ncommand = [\"serve\"]\n";
+    let deploy = cluster.deploy(serve).await;
+    cluster.reaches(&deploy, DeployState::Failed).await;
+    let reasons = cluster.reasons();
+    assert!(
+        reasons.iter().any(|it| it == "guest_protocol_mismatch"),
+        "{reasons:?}"
+    );
+    until("nothing runs", || cluster.double.running() == 0).await;
+    // The control: one that speaks ours as well is run.
+    cluster.double.speak(Versions {
+        min: PROTOCOL.max,
+        max: newer,
+    });
+    let deploy = cluster.deploy(serve).await;
+    cluster.reaches(&deploy, DeployState::Succeeded).await;
+    assert_eq!(cluster.double.running(), 1);
     cluster.end().await;
 }
 

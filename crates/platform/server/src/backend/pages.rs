@@ -5,10 +5,7 @@ use serde_json::{Value, json};
 
 use super::Control;
 use crate::http::Asked;
-use crate::logs::{Cursor, Follower};
-
-/// How much text one answer holds.
-const MOST_TEXT: usize = 8 << 20;
+use crate::logs::{Cursor, Follower, MOST_TEXT, fitting};
 
 impl Control {
     /// The first lines behind a place, and where whoever has had them is. None
@@ -31,13 +28,8 @@ impl Control {
         };
         let most = self.wanted_lines(asked, &who)?.tail;
         let mut lines = self.lines(asked, &mut who).await?;
-        let mut bytes = 0_usize;
-        let fits = lines.iter().take(most).take_while(|it| {
-            bytes = bytes.saturating_add(it.line.line.len());
-            bytes <= MOST_TEXT
-        });
-        // One line always fits.
-        let fits = fits.count().max(1);
+        let lengths = lines.iter().map(|it| it.line.line.len());
+        let fits = fitting(lengths, (most, MOST_TEXT));
         let next = match lines.get(fits) {
             Some(_) => {
                 lines.truncate(fits);

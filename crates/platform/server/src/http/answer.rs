@@ -163,6 +163,14 @@ pub(super) fn unknown() -> Box<Problem> {
     Box::new(Problem::new("conflict", why, "send it with a new key"))
 }
 
+/// That a write is on record under the same key, and nobody knows whether what
+/// it wanted was done.
+pub(super) fn unsettled() -> Box<Problem> {
+    let why = "the call is on record, but whether it was carried out is not known";
+    let fix = "look, and if it may happen twice, ask for it again with a new key";
+    Box::new(Problem::new("conflict", why, fix))
+}
+
 /// That a bucket is empty.
 pub(super) fn rate_limited(left: &Left) -> Box<Problem> {
     let mut problem = Problem::new(

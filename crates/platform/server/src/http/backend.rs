@@ -223,6 +223,8 @@ pub enum Earlier {
     Parked(Subject),
     /// It was refused with this code.
     Refused(String),
+    /// It is on record, and what came of it only its answer told.
+    Unsettled,
 }
 
 /// What somebody who opens an exec session shows.

@@ -325,12 +325,10 @@ impl<B: Backend> Shared<B> {
             Some(ticket) => self.backend.lines_for(ticket).await,
             None => None,
         };
-        let told = told.ok_or_else(no_operation)?;
-        let Ok(told) = told else {
+        let Ok(told) = self.opened(told, way).await? else {
             let (why, fix) = ("lines can't be read", "try again in a moment");
             return Err(Box::new(Problem::new("unavailable", why, fix)));
         };
-        way.left = Some(Left::free());
         let lines = serde_json::to_value(told.lines).unwrap_or_default();
         Ok(Reply::json(200, &lines).with(peers::THROUGH, told.through))
     }
@@ -344,9 +342,23 @@ impl<B: Backend> Shared<B> {
             Some(ticket) => self.backend.errand_for(ticket).await,
             None => None,
         };
-        let done = done.ok_or_else(no_operation)?;
-        way.left = Some(Left::free());
+        let done = self.opened(done, way).await?;
         Ok(Reply::json(200, &done))
+    }
+
+    /// What a ticket opened. Whoever shows none that does pays from the bucket
+    /// of logins, like one whose token is bad.
+    async fn opened<T>(&self, found: Option<T>, way: &mut Way) -> Result<T, Box<Problem>> {
+        if let Some(found) = found {
+            way.left = Some(Left::free());
+            return Ok(found);
+        }
+        let left = self.count(Bucket::Auth, &way.peer.to_string()).await;
+        way.left = Some(left);
+        match left.allowed {
+            true => Err(no_operation()),
+            false => Err(answer::rate_limited(&left)),
+        }
     }
 
     /// Who calls. Whoever cannot prove it pays from the bucket of logins.
@@ -522,6 +534,7 @@ impl<B: Backend> Shared<B> {
                     Some(Earlier::Done(subject)) => (operation.spec().success, subject, true),
                     Some(Earlier::Parked(subject)) => (202, subject, true),
                     Some(Earlier::Refused(code)) => return Err(answer::repeated(&code)),
+                    Some(Earlier::Unsettled) => return Err(answer::unsettled()),
                     None => return Err(answer::unknown()),
                 }
             }

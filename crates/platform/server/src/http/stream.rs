@@ -27,7 +27,7 @@ use super::places::{self, Place};
 use super::rate::Left;
 use super::service::Shared;
 use crate::fold::Position;
-use crate::logs::{Cursor, Follower, LogLine};
+use crate::logs::{Cursor, Follower, LogLine, MOST_TEXT};
 
 /// The pieces that wait for a slow reader.
 const WAITING: usize = 64;
@@ -238,6 +238,13 @@ async fn follow_logs<B: Backend>(
     Ok(AnswerBody::Pieces(receiver))
 }
 
+/// Whether there may be more where these lines are from: one look has so many,
+/// or so long ones, and no more.
+fn may_go_on(lines: &[Printed]) -> bool {
+    let text = lines.iter().filter_map(|it| it.line.get("line")?.as_str());
+    lines.len() >= MOST || text.map(str::len).sum::<usize>() >= MOST_TEXT
+}
+
 fn is_history(operation: Operation) -> bool {
     matches!(operation, Operation::ListEvents | Operation::ListAudit)
 }
@@ -306,10 +313,10 @@ impl<B: Backend> Stream<B> {
         mut who: Follower,
         mut printing: broadcast::Receiver<LogLine>,
     ) -> Option<()> {
-        self.send_lines("snapshot", &first).await?;
+        let mut is_full = may_go_on(&first);
+        self.send_lines("snapshot", first).await?;
         self.is_synced = true;
         self.say_where("synced", &who).await?;
-        let mut is_full = first.len() >= MOST;
         let mut said = Instant::now();
         loop {
             // Lines that another replica heard are not heard of here.
@@ -328,9 +335,9 @@ impl<B: Backend> Stream<B> {
             }
             printing = printing.resubscribe();
             let lines = self.shared.backend.printed(&self.asked, &mut who).await?;
-            is_full = lines.len() >= MOST;
+            is_full = may_go_on(&lines);
             if !lines.is_empty() {
-                self.send_lines("upsert", &lines).await?;
+                self.send_lines("upsert", lines).await?;
                 said = Instant::now();
             }
             if said.elapsed() >= WATERMARK {
@@ -340,10 +347,11 @@ impl<B: Backend> Stream<B> {
         }
     }
 
-    /// Sends lines, each with where its reader is then.
-    async fn send_lines(&self, kind: &str, lines: &[Printed]) -> Option<()> {
+    /// Sends lines, each with where its reader is then, and lets each go: a
+    /// reader that does not read holds no more than is left.
+    async fn send_lines(&self, kind: &str, lines: Vec<Printed>) -> Option<()> {
         for Printed { line, cursor } in lines {
-            self.send(kind, cursor, line).await?;
+            self.send(kind, &cursor, &line).await?;
         }
         Some(())
     }

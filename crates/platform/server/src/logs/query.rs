@@ -20,6 +20,10 @@ const MOST_STORES: usize = 64;
 /// The most separate runs of numbers that are remembered of one stream.
 const MOST_RUNS: usize = 1_000;
 
+/// The most text of one answer: nobody has as much of it in memory at once as
+/// they like, by long lines. A line that goes over it is still told.
+pub(crate) const MOST_TEXT: usize = 8 << 20;
+
 /// Which lines are asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Query {
@@ -37,6 +41,8 @@ pub struct Query {
     pub until_ms: u64,
     /// At most so many.
     pub most: usize,
+    /// And no more once they have this many bytes of text.
+    pub most_bytes: usize,
     /// Which of them, and in which order.
     pub order: Order,
 }
@@ -114,10 +120,14 @@ impl Query {
         lines: &mut Vec<LogLine>,
         (newest_ms, arrivals): (u64, (u64, u64)),
     ) -> bool {
-        if lines.len() > self.most.saturating_mul(2) {
+        let twice = (
+            self.most.saturating_mul(2),
+            self.most_bytes.saturating_mul(2),
+        );
+        if lines.len() > twice.0 || text_of(lines) > twice.1 {
             self.limit(lines);
         }
-        if lines.len() < self.most {
+        if !self.is_full(lines) {
             return false;
         }
         match self.order {
@@ -141,25 +151,55 @@ impl Query {
             Order::Time => lines.sort_by_key(|it| (it.at_ms, it.arrival)),
             Order::Arrival | Order::After(_) => lines.sort_by_key(|it| it.arrival),
         }
+        let most = (self.most, self.most_bytes);
         match self.order {
-            Order::After(_) => lines.truncate(self.most),
+            Order::After(_) => {
+                let kept = fitting(lines.iter().map(|it| it.text.len()), most);
+                lines.truncate(kept);
+            }
             Order::Time | Order::Arrival => {
-                lines.drain(..lines.len().saturating_sub(self.most));
+                let kept = fitting(lines.iter().rev().map(|it| it.text.len()), most);
+                lines.drain(..lines.len().saturating_sub(kept));
             }
         }
+    }
+
+    /// Whether these are as many as are wanted, or as long. Those that went
+    /// over the bound are among them, so what was left out is known by that.
+    fn is_full(&self, lines: &[LogLine]) -> bool {
+        lines.len() >= self.most || text_of(lines) >= self.most_bytes
     }
 
     /// The wanted ones of all that match, in a store that has had this many.
     pub(super) fn cut(&self, mut lines: Vec<LogLine>, last_arrival: u64) -> Found {
         self.limit(&mut lines);
         // Some may have been left out before, so as not to look at them at all.
-        let is_cut = matches!(self.order, Order::After(_)) && lines.len() >= self.most;
+        let is_cut = matches!(self.order, Order::After(_)) && self.is_full(&lines);
         let through = match lines.last() {
             Some(last) if is_cut => last.arrival,
             _ => last_arrival,
         };
         Found { lines, through }
     }
+}
+
+/// How many lines of these lengths are told, the first ones: at most so many,
+/// and none behind the one that has as many bytes full.
+pub(crate) fn fitting(
+    lengths: impl Iterator<Item = usize>,
+    (most, most_bytes): (usize, usize),
+) -> usize {
+    let mut bytes = 0_usize;
+    let fits = lengths.take(most).take_while(|length| {
+        let has_room = bytes < most_bytes;
+        bytes = bytes.saturating_add(*length);
+        has_room
+    });
+    fits.count()
+}
+
+fn text_of(lines: &[LogLine]) -> usize {
+    lines.iter().map(|it| it.text.len()).sum()
 }
 
 /// The stream of a line, as the interface names it.

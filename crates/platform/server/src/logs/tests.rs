@@ -62,6 +62,7 @@ fn all() -> Query {
         since_ms: 0,
         until_ms: u64::MAX,
         most: 100_000,
+        most_bytes: usize::MAX,
         order: Order::Time,
     }
 }
@@ -192,6 +193,50 @@ async fn what_cannot_be_written_is_neither_acknowledged_nor_shown() {
     fs::remove_dir(&obstacle).unwrap();
     logs.keep(node(), lines()).await.unwrap();
     assert_eq!(texts(&logs.find(all()).await.unwrap().lines), ["one"]);
+}
+
+/// Long lines are not more to hold than short ones.
+#[tokio::test]
+async fn one_look_has_so_much_text_and_going_on_has_the_rest() {
+    let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
+    let long = "x".repeat(MAX_LOG_LINE);
+    let fit = MOST_TEXT / MAX_LOG_LINE;
+    let many = 3 * fit as u64 / 2;
+    let lines = |seqs: std::ops::RangeInclusive<u64>| {
+        let lines = seqs.map(|seq| entry("a", seq, &long));
+        lines.collect::<Vec<_>>()
+    };
+    // Half of it is sealed, and half is not.
+    let logs = open(folder.path(), &clock).await;
+    keep(&logs, lines(1..=many / 2)).await;
+    logs.close().await;
+    let logs = open(folder.path(), &clock).await;
+    keep(&logs, lines(many / 2 + 1..=many)).await;
+    let seqs = |found: &Found| found.lines.iter().map(|it| it.seq).collect::<Vec<_>>();
+    for order in [Order::Time, Order::Arrival] {
+        let last = Query {
+            most_bytes: MOST_TEXT,
+            order,
+            ..all()
+        };
+        let found = logs.find(last).await.unwrap();
+        let newest = (many - fit as u64 + 1)..=many;
+        assert_eq!(seqs(&found), newest.collect::<Vec<_>>(), "{order:?}");
+        assert_eq!(found.through, many, "{order:?}");
+    }
+    let (mut had, mut after) = (Vec::new(), 0);
+    for _ in 0..2 {
+        let next = Query {
+            most_bytes: MOST_TEXT,
+            order: Order::After(after),
+            ..all()
+        };
+        let found = logs.find(next).await.unwrap();
+        assert!(found.lines.len() <= fit, "{}", found.lines.len());
+        had.extend(seqs(&found));
+        after = found.through;
+    }
+    assert_eq!(had, (1..=many).collect::<Vec<_>>());
 }
 
 #[tokio::test]
@@ -336,14 +381,22 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         prop::option::of(0..4_u8),
         prop::option::of(prop_oneof![Just("stdout"), Just("platform")]),
     );
-    let ask = (order, 1..40_usize, 0..2_000_u64, 0..2_000_u64, filters);
+    let bytes = prop_oneof![2 => Just(usize::MAX), 1 => 1..200_usize];
+    let ask = (
+        order,
+        (1..40_usize, bytes),
+        0..2_000_u64,
+        0..2_000_u64,
+        filters,
+    );
     let ask = ask.prop_map(
-        |(order, most, since_ms, length, (instance, stream))| Query {
+        |(order, (most, most_bytes), since_ms, length, (instance, stream))| Query {
             instance: instance.map(|it| it.to_string()),
             stream: stream.map(str::to_owned),
             since_ms,
             until_ms: since_ms + length,
             most,
+            most_bytes,
             order,
             ..all()
         },
@@ -379,17 +432,29 @@ fn model(lines: &[LogLine], query: &Query) -> Vec<(String, String, u64, String)>
         Order::Time => wanted.sort_by_key(|it| it.at_ms),
         Order::Arrival | Order::After(_) => {}
     }
-    match query.order {
-        Order::After(_) => wanted.truncate(query.most),
-        _ => drop(wanted.drain(..wanted.len().saturating_sub(query.most))),
+    let is_last = !matches!(query.order, Order::After(_));
+    if is_last {
+        wanted.reverse();
     }
-    wanted.into_iter().map(told).collect()
+    let (mut shown, mut bytes) = (Vec::new(), 0);
+    for line in wanted {
+        if shown.len() == query.most || bytes >= query.most_bytes {
+            break;
+        }
+        bytes += line.text.len();
+        shown.push(told(line));
+    }
+    if is_last {
+        shown.reverse();
+    }
+    shown
 }
 
 /// Who goes on from where each answer ended has every line once.
 async fn goes_on(logs: &Logs, came: &[LogLine], mut query: Query) {
     let whole = Query {
         most: usize::MAX,
+        most_bytes: usize::MAX,
         ..query.clone()
     };
     let mut had = Vec::new();

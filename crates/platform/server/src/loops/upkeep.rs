@@ -15,6 +15,7 @@ use fluffy_control::{Fence, Notice};
 use super::{every, say};
 use crate::personal::{Address, Personal, is_address_of};
 use crate::platform::Platform;
+use crate::readers::Looks;
 use crate::{safe, works};
 
 const PERIOD: Duration = Duration::from_secs(5);
@@ -64,7 +65,9 @@ pub(super) fn run(platform: Platform, fence: Fence) -> BoxFuture<'static, ()> {
             }
         });
         let archive = every(ARCHIVE, || works::archive_in_passing(&platform));
-        tokio::join!(erase, destroy, upkeep, archive);
+        let looks = Looks::default();
+        let readers = every(PERIOD, || looks.look(&platform, Some(&fence)));
+        tokio::join!(erase, destroy, upkeep, archive, readers);
     })
 }
 

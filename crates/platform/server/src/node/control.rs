@@ -881,7 +881,8 @@ impl Desk for ControlDesk {
             // Nothing was asked of a safe that nobody can open: whoever waits
             // for its keys asks again and again, and none of it is history.
             if self.safe.is_sealed() {
-                return Err(sealed());
+                let none = self.safe.counted(Err(SafeError::Sealed));
+                return none.map_err(|_| sealed());
             }
             let instance = request.instance_id.parse().map_err(|_| missing())?;
             let version = request.secret_version_id.parse().map_err(|_| missing())?;

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use fluffy_api::node::{MAX_EXEC_FRAME, feature, refusal, v1};
 use fluffy_base::id::{ExecSessionId, NodeId};
+use futures_util::{Stream, StreamExt as _};
 use tokio::sync::{mpsc, oneshot};
-use tonic::{Code, Status, Streaming};
+use tonic::{Code, Status};
 use v1::exec_from_node::Frame;
 
 use super::session::Sessions;
@@ -20,8 +21,9 @@ use super::stream::Inlet;
 /// How many pieces wait at each end.
 const WAITING: usize = 4;
 
-/// How long a node has to start the command.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a node has to open the stream: less than a request may take, so
+/// that its caller hears why it was in vain.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The gateway's end of a session; dropping it ends the session.
 #[derive(Debug)]
@@ -164,7 +166,7 @@ impl Execs {
         &self,
         node: NodeId,
         session: &str,
-        mut from: Streaming<v1::ExecFromNode>,
+        mut from: impl Stream<Item = FromNode> + Send + Unpin + 'static,
         to: Inlet<v1::ExecToNode>,
         hang_up: impl FnOnce(v1::ExecOpen) -> H + Send + 'static,
     ) -> Result<(), Status>
@@ -196,28 +198,36 @@ impl Execs {
         tokio::spawn(async move {
             let inward = async {
                 while let Some(message) = input.recv().await {
-                    if to.say(message).await.is_err() {
+                    // A command reads when it likes.
+                    if to.wait(message).await.is_err() {
                         return;
                     }
                 }
                 // The gateway may have closed its half and still be reading.
                 to.closed().await;
             };
+            // Whether the node said all that it had to.
             let outward = async {
                 while let Some(frame) = next_frame(&mut from).await {
                     let last = matches!(frame, Frame::Exit(_));
-                    if output.send(frame).await.is_err() || last {
-                        return;
+                    if output.send(frame).await.is_err() {
+                        return false;
+                    }
+                    if last {
+                        break;
                     }
                 }
+                true
             };
             // Who stops reading ends it, even while nothing comes.
-            tokio::select! {
-                () = inward => {}
-                () = outward => return,
-                () = output.closed() => {}
+            let told = tokio::select! {
+                () = inward => false,
+                told = outward => told,
+                () = output.closed() => false,
+            };
+            if !told {
+                hang_up(over).await;
             }
-            hang_up(over).await;
         });
         Ok(())
     }
@@ -235,9 +245,12 @@ impl Execs {
     }
 }
 
+/// What a node says, as it comes.
+type FromNode = Result<v1::ExecFromNode, Status>;
+
 /// The next piece of a node, as long as it keeps to the rules.
-async fn next_frame(from: &mut Streaming<v1::ExecFromNode>) -> Option<Frame> {
-    let frame = from.message().await.ok()??.frame?;
+async fn next_frame(from: &mut (impl Stream<Item = FromNode> + Unpin)) -> Option<Frame> {
+    let frame = from.next().await?.ok()?.frame?;
     let fits = match &frame {
         Frame::Attach(_) => false,
         Frame::Stdout(bytes) | Frame::Stderr(bytes) => bytes.len() <= MAX_EXEC_FRAME,
@@ -251,5 +264,92 @@ struct Forget<'a>(&'a Execs, String);
 impl Drop for Forget<'_> {
     fn drop(&mut self) {
         self.0.lock().remove(&self.1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::stream::{Outbox, outbox};
+    use super::*;
+
+    const SESSION: &str = "exec_1";
+
+    /// A session that a node has just opened the stream of.
+    struct Attached {
+        /// The gateway's end.
+        link: ExecLink,
+        /// What the node says.
+        says: Inlet<v1::ExecFromNode>,
+        /// What it hears …
+        hears: Outbox<v1::ExecToNode>,
+        /// … and beside the stream, when nobody is there any more.
+        hung_up: oneshot::Receiver<v1::ExecOpen>,
+    }
+
+    fn attached() -> Attached {
+        let (execs, node) = (Execs::default(), NodeId::generate());
+        let (answer, mut answered) = oneshot::channel();
+        let waiting = Waiting {
+            node,
+            instance: "inst_1".to_owned(),
+            tells_started: false,
+            answer,
+        };
+        execs.lock().insert(SESSION.to_owned(), waiting);
+        let (says, from) = outbox();
+        let (to, hears) = outbox();
+        let (over, hung_up) = oneshot::channel();
+        let hang_up = move |open: v1::ExecOpen| async move {
+            let _ = over.send(open);
+        };
+        execs.attach(node, SESSION, from, to, hang_up).unwrap();
+        Attached {
+            link: answered.try_recv().unwrap().unwrap(),
+            says,
+            hears,
+            hung_up,
+        }
+    }
+
+    /// Time is the test's: an hour for the command, not for us.
+    #[tokio::test(start_paused = true)]
+    async fn what_a_command_does_not_read_waits_as_long_as_its_session_lasts() {
+        let mut attached = attached();
+        let typed = |number| v1::exec_to_node::Frame::Stdin(vec![number]);
+        let input = attached.link.to_node.clone();
+        let typing = tokio::spawn(async move {
+            for number in 0..20 {
+                let frame = Some(typed(number));
+                input.send(v1::ExecToNode { frame }).await.unwrap();
+            }
+        });
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        let frame = Some(Frame::Stdout(b"still here".to_vec()));
+        let said = v1::ExecFromNode { frame };
+        attached.says.say(said.clone()).await.unwrap();
+        assert_eq!(attached.link.from_node.recv().await, said.frame);
+        for number in 0..20 {
+            let heard = attached.hears.next().await.unwrap().unwrap();
+            assert_eq!(heard.frame, Some(typed(number)));
+        }
+        typing.await.unwrap();
+    }
+
+    /// Two things say so at once, and either may be seen first.
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_still_speaks_hears_that_nobody_listens() {
+        for _ in 0..32 {
+            let attached = attached();
+            let says = attached.says.clone();
+            tokio::spawn(async move {
+                let frame = || Some(Frame::Stdout(vec![b'x']));
+                while says.wait(v1::ExecFromNode { frame: frame() }).await.is_ok() {}
+            });
+            // This time passes when nothing else can go on: all is full.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            drop(attached.link);
+            let over = attached.hung_up.await.unwrap();
+            assert_eq!((over.session_id.as_str(), over.command.len()), (SESSION, 0));
+        }
     }
 }

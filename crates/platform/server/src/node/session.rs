@@ -196,6 +196,7 @@ impl Session {
             protocol: PROTOCOL,
             heartbeat_seconds: HEARTBEAT_SECONDS,
             reports_through: through,
+            clock_ms: millis(shared.clock.now()),
         };
         told.say(message(Told::Welcome(welcome))).await?;
         Ok(Self {

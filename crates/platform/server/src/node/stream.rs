@@ -1,6 +1,7 @@
 //! Bounded streams of answers.
 //!
-//! Nothing here waits without end: who does not read is let go.
+//! Who does not read is let go; only what a command reads waits for it, for as
+//! long as its session lasts.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -48,6 +49,12 @@ impl<T> Inlet<T> {
                 "messages were not read in time",
             )),
         }
+    }
+
+    /// Says something, however long it takes until there is room: for those who
+    /// may read late, and whose end is somebody else's to see.
+    pub(super) async fn wait(&self, message: T) -> Result<(), Status> {
+        self.0.send(Ok(message)).await.map_err(|_| gone())
     }
 
     /// Says why it ends, if anybody still listens.

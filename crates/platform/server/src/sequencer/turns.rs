@@ -19,7 +19,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use super::{Answer, Offer, Recall, SequencerOptions, Shared, SubmitError, Waiting, lock};
+use super::{Answer, Offer, Recall, SequencerOptions, Shared, Since, SubmitError, Waiting, lock};
 use crate::fold::{self, Decided, Fold, FoldError, Machine, Next, Position};
 
 /// The most events in one append, unless one job has more.
@@ -36,6 +36,7 @@ pub(super) struct Turns<M: Machine> {
     recall: Recall<M>,
     archive: Option<PathBuf>,
     clock: Arc<dyn Clock>,
+    since: Since,
     jobs: mpsc::Receiver<Waiting<M>>,
     /// The state at the end of the ledger; none if it was thrown away.
     tentative: Option<Fold<M>>,
@@ -79,6 +80,7 @@ impl<M: Machine> Turns<M> {
             recall: options.recall,
             archive: options.archive,
             clock: options.clock,
+            since: options.since,
             jobs,
             tentative: None,
             end,
@@ -202,6 +204,10 @@ impl<M: Machine> Turns<M> {
             let first = self.end.position.seq + 1 + group.drafts.len() as u64;
             match foresee(&tentative.machine, drafts, first, &*self.clock) {
                 Ok((drafts, events)) => {
+                    if let Some(error) = self.unreadable(&tentative.machine, &events) {
+                        refuse([next].into_iter(), &error);
+                        continue;
+                    }
                     let last = first - 1 + events.len() as u64;
                     group.drafts.extend(drafts);
                     group.events.extend(events);
@@ -218,6 +224,19 @@ impl<M: Machine> Turns<M> {
         }
         self.tentative = Some(tentative);
         Ok(group)
+    }
+
+    /// Why events must wait that not every replica can read yet.
+    fn unreadable(&self, machine: &M, events: &[Event]) -> Option<SubmitError> {
+        let readers = machine.readers();
+        events.iter().find_map(|event| {
+            let needed = (self.since)(&event.event_type, event.event_version);
+            (needed > readers).then(|| SubmitError::Unreadable {
+                event_type: event.event_type.clone(),
+                needed,
+                readers,
+            })
+        })
     }
 
     /// Readers' state with what they have not seen.

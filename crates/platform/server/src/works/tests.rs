@@ -207,6 +207,17 @@ async fn sealed_and_sound(stage: &Stage) {
     assert_eq!(result["first_hot_seq"], 1);
     let segments = archive::segments(&stage.archive()).unwrap();
     assert_eq!(segments.len(), 1);
+    // It is on record, which is of today and leads to no other segment.
+    let again = stage.done(&server, Operation::ArchiveLedger).await;
+    assert_eq!(again.result.unwrap()["sealed"], json!([]));
+    let mut events = server.platform().ledger().read(1, 10_000).unwrap();
+    events.retain(|event| event.event_type == "ledger.segment_sealed");
+    assert_eq!((events.len(), events[0].domain), (1, Domain::Platform));
+    let said = events[0].payload.value().unwrap();
+    let file = segments[0].path.file_name().unwrap().to_string_lossy();
+    assert_eq!(said["uri"], file.as_ref());
+    assert_eq!(said["first_seq"], 1);
+    assert_eq!(said["last_seq"], segments[0].last_seq);
     // A checkpoint is signed when the ledger is closed.
     server.stop().await;
     let server = stage.start().await;

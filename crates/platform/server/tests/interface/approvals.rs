@@ -58,32 +58,36 @@ async fn a_credential_that_waits_is_told_and_opens_nothing_before() {
     assert_eq!(apps().await.unwrap()["items"], json!([]));
 }
 
-/// A command in an instance does not wait: whoever asks is told what to ask
-/// for instead, and nothing of it is kept.
+/// A command in an instance does not wait, and no signal to one: whoever asks is
+/// told what to ask for instead, and nothing of it is kept.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_in_an_instance_does_not_wait_for_a_person() {
     let house = House::start().await;
     let owner = house.owner().await;
-    house.crew.join(1).await;
-    house.crew.app("shop").await;
-    let release = house.crew.release("shop", "1", 1).await;
-    house.crew.deploy("shop", &release).await;
-    let instance = house.crew.tend_until("an instance runs", |state| {
-        let mut instances = state.runtime.plan.instances.iter();
-        let ready = instances.find(|(_, instance)| instance.observed.was_ready);
-        ready.map(|(id, _)| id.to_string())
-    });
-    let instance = instance.await;
-    look_first(&owner, "instance.exec").await;
+    let instance = house.instance().await;
     let path = ["local", "shop", "dev", instance.as_str()];
-    let body = json!({"command": ["env"]});
-    let asked: Result<Value, _> = owner.send(Operation::CreateExec, &path, &body).await;
-    assert_eq!(code(asked), "policy_denied");
+    for (action, operation, body) in [
+        (
+            "instance.exec",
+            Operation::CreateExec,
+            json!({"command": ["env"]}),
+        ),
+        (
+            "instance.restart",
+            Operation::SignalInstance,
+            json!({"signal": "USR1"}),
+        ),
+    ] {
+        look_first(&owner, action).await;
+        let asked: Result<Value, _> = owner.send(operation, &path, &body).await;
+        assert_eq!(code(asked), "policy_denied", "{action}");
+    }
     let ledger = house.crew.platform.ledger();
     let events = ledger.read(1, 10_000).unwrap();
+    let kept = ["approval.requested", "instance.signal_requested"];
     assert!(
         events
             .iter()
-            .all(|event| event.event_type != "approval.requested")
+            .all(|event| !kept.contains(&event.event_type.as_str()))
     );
 }

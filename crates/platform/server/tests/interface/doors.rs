@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
-use crate::house::PATIENCE;
+use crate::house::{PATIENCE, metrics};
 
 const ENV: [&str; 3] = ["local", "shop", "dev"];
 
@@ -57,6 +57,14 @@ async fn env(owner: &Client) {
     }
 }
 
+/// One figure, as it is written.
+async fn figure(folder: &Path, name: &str) -> String {
+    let text = metrics(folder).await;
+    let mut found = text.lines().filter_map(|line| line.strip_prefix(name));
+    let value = found.next().unwrap_or_else(|| panic!("{name}: {text}"));
+    value.trim().to_owned()
+}
+
 fn code<T: std::fmt::Debug>(result: Result<T, CallError>) -> String {
     match result {
         Err(CallError::Refused(problem)) => problem.code,
@@ -80,7 +88,10 @@ async fn public_addresses_are_those_that_the_server_was_told() {
     server.open(doors(folder.path())).await.unwrap();
     let client = owner(folder.path()).await;
     env(&client).await;
+    let failures = "fluffy_ipam_allocation_failures_total{category=\"ipv4\"}";
+    assert_eq!(figure(folder.path(), failures).await, "0");
     assert_eq!(code(enable(&client).await), "ipv4_pool_exhausted");
+    assert_eq!(figure(folder.path(), failures).await, "1");
     drop(client);
     server.stop().await;
 
@@ -92,8 +103,15 @@ async fn public_addresses_are_those_that_the_server_was_told() {
     );
     server.open(pool(&["203.0.113.8"])).await.unwrap();
     let client = owner(folder.path()).await;
+    let used = "fluffy_ipam_used_ratio{category=\"ipv4\"}";
+    assert_eq!(figure(folder.path(), used).await, "0.000000");
     let given = enable(&client).await.unwrap();
     assert_eq!(given["address"], "203.0.113.8", "{given}");
+    assert_eq!(figure(folder.path(), used).await, "1.000000");
+    let rest = "fluffy_ipam_quarantined{category=\"ipv4\"}";
+    assert_eq!(figure(folder.path(), rest).await, "0");
+    let lag = "fluffy_projection_lag_seconds{name=\"platform\",quantile=\"0.99\"}";
+    assert!(figure(folder.path(), lag).await.contains('.'));
     drop(client);
     server.stop().await;
 
@@ -139,7 +157,11 @@ async fn without_its_keys_a_server_starts_sealed() {
     // No other key is made in the place of the one that is missing.
     assert!(!keys.exists() || std::fs::read_dir(&keys).unwrap().next().is_none());
     let client = owner(folder.path()).await;
+    let missed = "fluffy_key_unavailable_total";
+    let before: u64 = figure(folder.path(), missed).await.parse().unwrap();
     assert_eq!(code(replace(&client).await), "secrets_key_unavailable");
+    let after: u64 = figure(folder.path(), missed).await.parse().unwrap();
+    assert!(after > before, "{before}, then {after}");
     let token = api_token(&client).await;
     let remote = by_tls(&open, &token).await;
     let shown: Value = remote.get(Operation::GetSecrets, &ENV).await.unwrap();

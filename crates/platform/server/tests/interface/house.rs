@@ -1,6 +1,7 @@
 //! A whole server on this machine, and a client that trusts no answer.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -49,10 +50,15 @@ pub(crate) struct House {
 
 impl House {
     pub(crate) async fn start() -> Self {
+        Self::start_with(LedgerOptions::default()).await
+    }
+
+    /// The same with another clock, or whatever else a ledger has.
+    pub(crate) async fn start_with(ledger: LedgerOptions) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let options = Options {
             storage: Storage::Directory(folder.path().to_owned()),
-            ledger: LedgerOptions::default(),
+            ledger,
             founder: Founder::Local,
             timing: Timing::default(),
         };
@@ -113,15 +119,23 @@ impl House {
         Client::connect(Target::Socket(socket)).await.unwrap()
     }
 
+    /// An instance of the app `shop`, on a node that nobody reaches.
+    pub(crate) async fn instance(&self) -> String {
+        self.crew.join(1).await;
+        self.crew.app("shop").await;
+        let release = self.crew.release("shop", "1", 1).await;
+        self.crew.deploy("shop", &release).await;
+        let ready = self.crew.tend_until("an instance runs", |state| {
+            let mut instances = state.runtime.plan.instances.iter();
+            let ready = instances.find(|(_, instance)| instance.observed.was_ready);
+            ready.map(|(id, _)| id.to_string())
+        });
+        ready.await
+    }
+
     /// What the server counts, as operators read it.
     pub(crate) async fn metrics(&self) -> String {
-        let socket = self.folder.path().join("api.sock");
-        let mut stream = UnixStream::connect(socket).await.unwrap();
-        let ask = b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-        stream.write_all(ask).await.unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).await.unwrap();
-        text
+        metrics(self.folder.path()).await
     }
 
     /// Somebody with a token, by TLS.
@@ -133,6 +147,17 @@ impl House {
         let client = Client::connect(target).await.unwrap();
         client.with_token(token.to_owned().into())
     }
+}
+
+/// What the server of this folder counts, as operators read it.
+pub(crate) async fn metrics(folder: &Path) -> String {
+    let socket = folder.join("api.sock");
+    let mut stream = UnixStream::connect(socket).await.unwrap();
+    let ask = b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    stream.write_all(ask).await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    text
 }
 
 /// Every reference stands for an image of that name.

@@ -16,7 +16,7 @@ use fluffy_server::server::{Options, Server};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::house::PATIENCE;
+use crate::house::{PATIENCE, metrics};
 
 const ENV: [&str; 3] = ["local", "shop", "dev"];
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -98,8 +98,14 @@ async fn a_master_key_goes_when_nothing_needs_it_and_nothing_is_lost() {
     let (code, _) = retire(&client, &old).await.unwrap_err();
     assert_eq!(code, "invalid_transition", "it is the current one");
 
+    let is_left = async |count: u64| {
+        let line = format!("\nfluffy_key_rewrap_remaining {count}\n");
+        metrics(folder.path()).await.contains(&line)
+    };
+    assert!(is_left(0).await);
     clock.advance(DAY);
     work(&client, Operation::RotateKeys).await;
+    assert!(is_left(1).await);
     let (code, why) = retire(&client, &old).await.unwrap_err();
     assert_eq!(code, "invalid_transition");
     assert!(why.contains("30 days"), "{why}");
@@ -114,6 +120,7 @@ async fn a_master_key_goes_when_nothing_needs_it_and_nothing_is_lost() {
     let row = rows.first().unwrap();
     let rewrapped = work(&client, Operation::RewrapKeys).await;
     assert_eq!(rewrapped["result"]["rewrapped"], 1, "{rewrapped}");
+    assert!(is_left(0).await);
     // A server that was late sealed with the old one: what is on record says
     // otherwise, and what is in the store counts.
     let late = row.value.clone();

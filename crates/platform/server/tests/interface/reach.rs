@@ -11,7 +11,7 @@ use std::time::Duration;
 use fluffy_api::Operation as O;
 use fluffy_api::Operation;
 use fluffy_api::client::{Ask, Client};
-use fluffy_test_kit::PublishedServers;
+use fluffy_test_kit::{PublishedServers, campaign};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, UnixStream};
 use tokio::time::{Instant, sleep};
@@ -357,7 +357,8 @@ fn schemathesis(house: &House, servers: &PublishedServers, url: &str, operations
         .args(["--config-file", "schemathesis.toml", "run"])
         .arg(format!("{url}/v1/openapi.json"))
         .args(["--url", url, "--mode", "positive"])
-        .args(["--phases", "fuzzing", "--max-examples", "6"])
+        .args(["--phases", "fuzzing", "--max-examples"])
+        .arg(campaign(6, 60).to_string())
         .args([
             "--checks",
             "not_a_server_error,status_code_conformance,response_schema_conformance",

@@ -72,6 +72,27 @@ async fn what_waits_for_a_person_still_waits_when_its_answer_was_lost() {
     assert_eq!(waiting["items"].as_array().unwrap().len(), 1);
 }
 
+/// A signal is on record before it is sent: one that may never have been is no
+/// success when it is asked for again, as a client does by itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_that_was_not_sent_is_no_success_when_it_is_repeated() {
+    let house = House::start().await;
+    let owner = house.owner().await;
+    let instance = house.instance().await;
+    let path = ["local", "shop", "dev", instance.as_str()];
+    let body = json!({ "signal": "USR1" });
+    for _ in 0..2 {
+        let ask = Ask::new(Operation::SignalInstance, &path).body(&body);
+        let answer = code(owner.call(ask.key(KEY)).await);
+        assert_eq!(answer, (409, "conflict".to_owned()));
+    }
+    let ledger = house.crew.platform.ledger();
+    let events = ledger.read(1, 10_000).unwrap();
+    let asked = events.iter().map(|event| &*event.event_type);
+    let asked = asked.filter(|it| *it == "instance.signal_requested");
+    assert_eq!(asked.count(), 1);
+}
+
 /// A success is told again from what is there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_success_whose_answer_was_lost_is_told_again() {

@@ -54,6 +54,27 @@ async fn changes_at_once_are_all_kept() {
     assert_eq!(shown["keys"].as_array().unwrap().len(), 15, "{shown}");
 }
 
+/// What is no file of secrets is refused by name, and nothing is set.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_file_of_secrets_is_refused() {
+    let house = house().await;
+    let owner = house.owner().await;
+    let refused = owner
+        .send::<Value>(Operation::ReplaceSecrets, &PLACE, &json!({"file": "KEY"}))
+        .await;
+    let problem = match refused {
+        Err(CallError::Refused(problem)) => problem,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        (problem.status, problem.code.as_str()),
+        (400, "secrets_invalid")
+    );
+    assert!(problem.detail.contains("line 1"), "{problem:?}");
+    let shown = owner.get::<Value>(Operation::GetSecrets, &PLACE).await;
+    assert!(matches!(shown, Err(CallError::Refused(it)) if it.status == 404));
+}
+
 /// Whether they are taken, refused, wait for a person or fail, values are
 /// nowhere but in sealed form.
 #[tokio::test(flavor = "multi_thread")]

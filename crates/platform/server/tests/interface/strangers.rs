@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fluffy_api::Operation;
 use fluffy_api::client::{Ask, Client, Seen};
-use fluffy_test_kit::PublishedServers;
+use fluffy_test_kit::{PublishedServers, campaign};
 use serde_json::{Value, json};
 
 use crate::house::House;
@@ -26,10 +26,11 @@ const LOGIN: &str = "ignored_auth";
 const LEFT_OUT: [&str; 3] = ["revokeOwnToken", "connectExec", "signalInstance"];
 
 /// How long each way of trying may take with the owner's credential, in
-/// seconds, and with each other one, unless a long run is wanted.
-const LONG: &str = "20";
-const SHORT: &str = "6";
-const LONG_ENV: &str = "FLUFFY_SCHEMATHESIS_SECONDS";
+/// seconds, and with each other one: now, and in a long run.
+const LONG: (u64, u64) = (20, 200);
+const SHORT: (u64, u64) = (6, 60);
+/// How often each operation is tried each way.
+const EXAMPLES: (u64, u64) = (8, 80);
 
 /// Headers that frame a message are not the API's: a library below it answers
 /// them when they are garbage, without a body.
@@ -148,7 +149,7 @@ struct Run {
     /// None on the socket of who runs the platform.
     token: Option<String>,
     phases: &'static str,
-    seconds: String,
+    seconds: u64,
 }
 
 fn schemathesis(house: &House, servers: &PublishedServers, run: &Run) -> String {
@@ -165,9 +166,9 @@ fn schemathesis(house: &House, servers: &PublishedServers, run: &Run) -> String 
         .args(["--phases", run.phases])
         .args([
             "--max-time",
-            &run.seconds,
+            &run.seconds.to_string(),
             "--max-examples",
-            "8",
+            &campaign(EXAMPLES.0, EXAMPLES.1).to_string(),
             "--seed",
             "7",
         ])
@@ -254,22 +255,20 @@ async fn a_stranger_who_tries_everything_finds_no_fault() {
     let config = known(&house, &owner).await;
     std::fs::write(house.folder.path().join("schemathesis.toml"), config).unwrap();
     std::fs::write(house.folder.path().join("hooks.py"), HOOKS).unwrap();
-    let wanted = std::env::var(LONG_ENV).ok();
-    let long = wanted.clone().unwrap_or(LONG.to_owned());
-    let short = wanted.unwrap_or(SHORT.to_owned());
-    let run = |role, token: &String, phases, seconds: &String| Run {
+    let (long, short) = (campaign(LONG.0, LONG.1), campaign(SHORT.0, SHORT.1));
+    let run = |role, token: &String, phases, seconds| Run {
         role,
         url: house.url.clone(),
         token: Some(token.clone()),
         phases,
-        seconds: seconds.clone(),
+        seconds,
     };
     let mut runs: Vec<Run> = ["coverage", "fuzzing", "stateful"]
-        .map(|phases| run("owner", &token, phases, &long))
+        .map(|phases| run("owner", &token, phases, long))
         .into();
     for role in ["viewer", "developer", "operator", "admin"] {
         let token = login(&house, &owner, role).await;
-        runs.extend(["fuzzing", "stateful"].map(|phases| run(role, &token, phases, &short)));
+        runs.extend(["fuzzing", "stateful"].map(|phases| run(role, &token, phases, short)));
     }
     // Who runs the platform comes last, with what nobody else may: it takes
     // nodes out of use.
@@ -279,7 +278,7 @@ async fn a_stranger_who_tries_everything_finds_no_fault() {
         url: url.clone(),
         token: None,
         phases,
-        seconds: long.clone(),
+        seconds: long,
     }));
     let house = tokio::task::spawn_blocking(move || {
         for run in &runs {

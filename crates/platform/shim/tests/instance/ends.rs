@@ -1,11 +1,16 @@
 //! How instances begin and end.
 
+use std::fs;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use fluffy_guest::message::{Happening, Phase};
 use fluffy_shim::Word;
 use fluffy_shim::cgroup::Group;
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount,
+};
 
 use crate::kit::{Instance, wait_for};
 
@@ -308,4 +313,41 @@ async fn what_ends_the_service_of_an_agent_ends_no_instance() {
     let (connection, _watched) = instance.connect().await;
     connection.state().await.unwrap();
     service.remove().unwrap();
+}
+
+/// A file system that the host has mounted, as long as this lives.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn at(place: PathBuf) -> Self {
+        mount("tmpfs", &place, "tmpfs", MountFlags::empty(), None).unwrap();
+        Self(place)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_host_unmounts_no_instance_holds_on_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let outer = Mounted::at(folder.path().canonicalize().unwrap());
+    // As everything is where systemd runs.
+    mount_change(&outer.0, MountPropagationFlags::SHARED).unwrap();
+    let place = outer.0.join("disk");
+    fs::create_dir(&place).unwrap();
+    let inner = Mounted::at(place);
+    let instance = Instance::start();
+    let holds = || {
+        let mounts = format!("/proc/{}/mountinfo", instance.shim.id());
+        let mounts = fs::read_to_string(mounts).unwrap();
+        mounts.contains(inner.0.to_str().unwrap())
+    };
+    // The control: it is seen, if it is there.
+    assert!(holds());
+    unmount(&inner.0, UnmountFlags::empty()).unwrap();
+    assert!(!holds());
 }

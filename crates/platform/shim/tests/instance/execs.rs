@@ -218,6 +218,45 @@ async fn a_command_nobody_wants_any_more_ends() {
     .await;
 }
 
+/// As a server ends a session whose client is gone, and one that is revoked:
+/// the command hears it, and what it started must go too.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_a_session_stays_behind_its_command() {
+    let instance = Instance::start();
+    let (connection, watched) = running(&instance).await;
+    let _listening = watched.keep();
+    let group = instance.group();
+    let before = group.usage().unwrap().processes;
+    // Deaf to the signal, or in a group of its own.
+    let deaf = "(trap '' HUP; echo up; exec sleep 1000) & wait";
+    let apart = "set -m; sleep 1000 & echo up; wait";
+    for (script, tty, told, number) in [(deaf, false, "HUP", 1), (apart, true, "KILL", 9)] {
+        let order = ExecOpen {
+            tty,
+            cols: 80,
+            rows: 24,
+            ..command(script)
+        };
+        let mut exec = connection.exec(order).await.unwrap();
+        let mut seen = String::new();
+        while !seen.contains("up") {
+            let piece = tokio::time::timeout(PATIENCE, exec.output.next()).await;
+            let Some(Piece::Stdout(bytes)) = piece.unwrap() else {
+                panic!("it ended after {seen}");
+            };
+            seen.push_str(&String::from_utf8_lossy(&bytes));
+        }
+        exec.input.signal(told).await.unwrap();
+        let (.., signal) = finish(exec).await;
+        assert_eq!(signal, Some(number), "{seen}");
+        wait_for("the end of all that it started", || {
+            let usage = group.usage();
+            usage.is_ok_and(|usage| usage.processes <= before)
+        })
+        .await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn there_are_only_so_many_commands_at_once() {
     let instance = Instance::start();

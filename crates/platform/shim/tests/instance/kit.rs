@@ -80,7 +80,7 @@ impl Instance {
             pids: 256,
             // A parent of its own, which goes when the instance does.
             group: format!("fluffy-test-{pid}-{number}/inst"),
-            interface: format!("fw{pid:x}-{number:x}"),
+            interface: format!("fwt-{pid:x}-{number:x}"),
             address: Ipv6Addr::new(0xfd7e, 0x57, high, low, 0, 0, 0, number as u16 + 2),
             gateway: "fe80::1".parse().unwrap(),
             mac: [2, 1, 2, 3, 4, number as u8],

@@ -1,10 +1,11 @@
-//! Whom an instance reaches: nobody. Tried in a network of the test's own,
-//! with and without the rules.
+//! Whom an instance reaches: nobody; and who reaches it through the machine.
+//! Tried in a network of the test's own, with and without the rules.
 
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use fluffy_shim::firewall::{self, Found};
 use fluffy_shim::{Order, Word};
@@ -16,6 +17,9 @@ use crate::kit::{Instance, PATIENCE, Watched, wait_for};
 /// An address of the host that is not the gateway's.
 const HOST: &str = "fd7e:59::1";
 
+/// How long nobody answers until that is believed.
+const SILENCE: Duration = Duration::from_secs(4);
+
 /// A network with a host's services, through which packets are forwarded.
 struct Router {
     keeper: Child,
@@ -24,6 +28,38 @@ struct Router {
 
 impl Router {
     async fn new() -> Self {
+        let router = Self::empty().await;
+        router.within(|| {
+            ip("link set lo up");
+            ip("-6 addr add fd7e:59::1/128 dev lo");
+            std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").unwrap();
+        });
+        router
+    }
+
+    /// Somebody beside it, whose packets come in here by such an interface.
+    async fn neighbour(&self, interface: &str, number: u8) -> Self {
+        let neighbour = Self::empty().await;
+        let keeper = neighbour.keeper.id();
+        self.within(|| {
+            ip(&format!(
+                "link add {interface} type veth peer name up0 netns {keeper}"
+            ));
+            ip(&format!("link set {interface} up"));
+            ip(&format!(
+                "-6 addr add fd7e:60:{number}::1/64 dev {interface} nodad"
+            ));
+        });
+        neighbour.within(|| {
+            ip("link set up0 up");
+            ip(&format!("-6 addr add fd7e:60:{number}::2/64 dev up0 nodad"));
+            ip(&format!("-6 route add default via fd7e:60:{number}::1"));
+        });
+        neighbour
+    }
+
+    /// With nothing in it.
+    async fn empty() -> Self {
         let mut keeper = Command::new("unshare");
         keeper.args(["--net", "sleep", "1000"]);
         let keeper = keeper.spawn().unwrap();
@@ -32,15 +68,7 @@ impl Router {
         let is_there = || std::fs::read_link(&path).is_ok_and(|it| it != own);
         wait_for("network of its own", is_there).await;
         let network = std::fs::File::open(&path).unwrap().into();
-        let router = Self { keeper, network };
-        router.within(|| {
-            for words in ["link set lo up", "-6 addr add fd7e:59::1/128 dev lo"] {
-                let done = Command::new("ip").args(words.split(' ')).status().unwrap();
-                assert!(done.success(), "{words}");
-            }
-            std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").unwrap();
-        });
-        router
+        Self { keeper, network }
     }
 
     /// Does something in it.
@@ -70,6 +98,11 @@ impl Drop for Router {
         let _ = self.keeper.kill();
         let _ = self.keeper.wait();
     }
+}
+
+fn ip(words: &str) {
+    let done = Command::new("ip").args(words.split(' ')).status().unwrap();
+    assert!(done.success(), "{words}");
 }
 
 fn in_network<T: Send>(network: &OwnedFd, what: impl FnOnce() -> T + Send) -> T {
@@ -202,6 +235,45 @@ async fn an_instance_reaches_neither_its_host_nor_another_instance() {
     assert!(ping.map_or(true, |status| status.success()));
 }
 
+/// Whether somebody there says hello.
+fn hears(address: SocketAddr, patience: Duration) -> bool {
+    let Ok(mut stream) = TcpStream::connect_timeout(&address, patience) else {
+        return false;
+    };
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut text = String::new();
+    let _ = stream.read_to_string(&mut text);
+    text == "hello\n"
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_forwarded_to_an_instance_but_from_the_mesh() {
+    let router = Router::new().await;
+    let port = router.service();
+    let instance = router.start();
+    let _running = runs(&instance).await;
+    // Their interfaces begin nearly as those of instances do.
+    let outside = router.neighbour("fwbr0", 1).await;
+    let lookalike = router.neighbour("fw0ab", 2).await;
+    let mesh = router.neighbour("fw0a", 3).await;
+    let address = SocketAddr::new(instance.order.address.into(), 8080);
+    let reaches = |from: &Router, patience| from.within(|| hears(address, patience));
+    assert!(!reaches(&outside, SILENCE) && !reaches(&lookalike, SILENCE));
+    let dropped = router.within(|| firewall::dropped().unwrap());
+    assert!(dropped.through >= 2, "{dropped:?}");
+    assert!(reaches(&mesh, PATIENCE));
+    // The control: without the rules everybody reaches it.
+    router.within(flush);
+    assert!(reaches(&outside, PATIENCE) && reaches(&lookalike, PATIENCE));
+    assert_eq!(router.within(|| firewall::ensure().unwrap()), Found::Wrong);
+    assert!(!reaches(&outside, SILENCE));
+    // What has to do with no instance is left alone.
+    let host = SocketAddr::new(HOST.parse().unwrap(), port);
+    for neighbour in [&outside, &lookalike, &mesh] {
+        assert!(neighbour.within(|| hears(host, PATIENCE)));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn rules_that_are_put_in_force_again_end_no_connection() {
     let router = Router::new().await;
@@ -265,11 +337,13 @@ async fn nobody_speaks_with_the_address_of_another() {
 
 #[test]
 fn no_instance_starts_where_the_rules_would_not_be_about_it() {
-    let odd = |order: &mut Order| order.interface = order.interface.replacen("fw", "xw", 1);
-    let (_instance, word) = Instance::try_start(odd);
-    let Word::Failed(failure) = word else {
-        panic!("{word:?}");
-    };
-    assert_eq!(failure.code, "network_setup_failed");
-    assert!(failure.detail.contains("no rule"), "{failure}");
+    for other in ["xwt-", "fwbr"] {
+        let odd = |order: &mut Order| order.interface = order.interface.replacen("fwt-", other, 1);
+        let (_instance, word) = Instance::try_start(odd);
+        let Word::Failed(failure) = word else {
+            panic!("{word:?}");
+        };
+        assert_eq!(failure.code, "network_setup_failed");
+        assert!(failure.detail.contains("no rule"), "{failure}");
+    }
 }

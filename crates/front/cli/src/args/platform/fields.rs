@@ -116,13 +116,14 @@ fn object(
             .get("description")
             .or_else(|| resolved.get("description"));
         let help = described.and_then(Value::as_str).unwrap_or_default();
+        let kind = kind_of(name, resolved);
         found.push(Field {
             name: name.clone(),
             within: within.map(str::to_owned),
-            kind: kind_of(name, resolved),
+            help: as_typed(&kind, first_sentence(help)),
+            kind,
             required: required.is_some_and(|names| names.iter().any(|each| each == name)),
             nullable: is_nullable(property),
-            help: first_sentence(help),
         });
     }
 }
@@ -183,6 +184,16 @@ fn is_nullable(schema: &Value) -> bool {
     let forms = schema.get("anyOf").and_then(Value::as_array);
     kinds.is_some_and(|kinds| kinds.iter().any(|kind| kind == "null"))
         || forms.is_some_and(|forms| forms.iter().any(is_null))
+}
+
+/// In NAME=N a word stands for null, which the help of the API speaks of.
+fn as_typed(kind: &FieldKind, help: String) -> String {
+    match kind {
+        FieldKind::Numbers => help
+            .replace("null for what", "`default` for what")
+            .replace("null for no", "none for no"),
+        _ => help,
+    }
 }
 
 /// Help is a line without a full stop.

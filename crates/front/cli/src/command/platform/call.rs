@@ -24,12 +24,16 @@ use crate::session::Session;
 /// What the flags of a command say about its target.
 pub(crate) fn flags(matches: &ArgMatches) -> Flags {
     let text = |name: &str| matches.get_one::<String>(name).cloned();
+    // Few commands take one, and it is a field of what one of them sends.
+    let files = ["manifest", "body.manifest"].map(|name| matches.try_get_one::<String>(name));
+    let mut files = files.into_iter().filter_map(|file| file.ok().flatten());
     Flags {
         context: text("context"),
         server: text("server"),
         org: text("org"),
         app: text("app"),
         env: text("env"),
+        manifest: files.next().map(Into::into),
     }
 }
 

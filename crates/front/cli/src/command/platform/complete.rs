@@ -143,6 +143,7 @@ fn typed_flags() -> Flags {
         org: after("--org"),
         app: after("--app"),
         env: after("--env"),
+        manifest: after("--manifest").map(Into::into),
     }
 }
 

@@ -473,7 +473,7 @@ fn judged(end: &End) -> (u8, Option<Report>) {
 }
 
 fn ended_by(signal: i32) -> u8 {
-    u8::try_from(128 + signal).unwrap_or(UNKNOWN)
+    u8::try_from(signal.saturating_add(128)).unwrap_or(UNKNOWN)
 }
 
 /// The number of a signal's name.
@@ -513,6 +513,8 @@ mod tests {
         assert_eq!(exit(|exit| exit.signal = Some("TERM".to_owned())), 143);
         assert_eq!(exit(|exit| exit.signal = Some("SIGKILL".to_owned())), 137);
         assert_eq!(exit(|exit| exit.signal = Some("34".to_owned())), 162);
+        let beyond = i32::MAX.to_string();
+        assert_eq!(exit(|exit| exit.signal = Some(beyond)), 255);
         assert_eq!(exit(|exit| exit.not_started = Some("no".to_owned())), 125);
         assert_eq!(exit(|_| {}), 255);
         assert_eq!(judged(&End::Lost).0, 255);

@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
 use fluffy_api::Operation;
-use fluffy_api::client::Answer;
+use fluffy_api::client::{Answer, CallError};
 use fluffy_base::Span;
 use fluffy_manifest::{ImageSource, Manifest};
 use fluffy_report::{ExitCode, Report, Verbosity};
 use serde_json::{Value, json};
 
 use super::ask::{Asker, Call};
-use super::{call, export, launch, manifest, progress, receipt, source, view, watch};
+use super::{call, export, launch, manifest, progress, receipt, refusal, source, view, watch};
 use crate::args::platform::{body_id, derived, fields, kind};
 use crate::command::{Outcome, person};
 use crate::failure::{self, Failure};
@@ -238,16 +238,24 @@ async fn login(asker: &mut Asker<'_>, matches: &ArgMatches) -> Outcome {
     let part = |name: &str| answer.value.get(name).and_then(Value::as_str);
     let refresh = part("refresh_token").map(str::to_owned);
     asker.log_in(part("access_token").unwrap_or_default(), refresh)?;
-    let answer = match self::ask(asker, Operation::Whoami, None).await {
-        Ok(answer) => answer,
-        Err(failure) => {
-            // What does not open the door is not kept.
-            asker.log_out()?;
-            return Err(failure);
-        }
-    };
-    view::show(session, "Whoami", &answer.value)?;
+    match asker.try_call(Operation::Whoami, &Call::default()).await {
+        Ok(answer) => view::show(session, "Whoami", &answer.value)?,
+        Err(error) => return Err(not_seen(asker, &error)?.into()),
+    }
     Ok(ExitCode::Success)
+}
+
+/// What new tokens that could not be tried leave: those that do not open the
+/// door are not kept; others are, since the code for them is used up.
+fn not_seen(asker: &Asker<'_>, error: &CallError) -> Result<Report, Failure> {
+    let report = refusal::failed(error, Operation::Whoami.spec().cli);
+    match error {
+        CallError::Refused(problem) if [401, 403].contains(&problem.status) => {
+            asker.log_out()?;
+            Ok(report)
+        }
+        _ => Ok(report.fix("the login is kept: look again with `fluffy whoami`")),
+    }
 }
 
 /// Keeps an API token that opens the door; another one changes nothing.

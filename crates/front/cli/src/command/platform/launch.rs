@@ -170,7 +170,10 @@ fn content(name: &str, image: &str, port: &str, memory: &str) -> String {
     let (name, image, memory) = (text(name), text(image), text(memory));
     let ports = match port {
         "" => String::new(),
-        port => format!("ports = [{{ internal = {port} }}]\n"),
+        // Nobody is sent to one that does not answer at it.
+        port => format!(
+            "ports = [{{ internal = {port} }}]\nhealth = {{ type = \"tcp\", port = {port} }}\n"
+        ),
     };
     format!(
         "schema_version = \"v1\"\n\n[app]\nname = {name}\n\n[image]\nref = {image}\n\n\
@@ -198,6 +201,8 @@ fn slug(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use fluffy_manifest::model::Probe;
+
     use super::*;
 
     #[test]
@@ -222,6 +227,10 @@ mod tests {
             let text = content("shop", "ghcr.io/acme/web:1", port, "256MiB");
             let manifest = Manifest::parse(&text);
             assert!(manifest.is_ok(), "{text}{manifest:?}");
+            let health = manifest.unwrap().processes["web"].health.clone();
+            let asked = health.map(|health| (health.probe, health.port.to_string()));
+            let expected = (!port.is_empty()).then(|| (Probe::Tcp, port.to_owned()));
+            assert_eq!(asked, expected, "{text}");
             let formatted = fluffy_manifest::format(&text);
             assert_eq!(
                 formatted.as_deref().ok(),

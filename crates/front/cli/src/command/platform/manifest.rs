@@ -140,6 +140,7 @@ fn released(
         org: args.org.clone(),
         app: args.app.clone(),
         env: None,
+        manifest: args.old.clone(),
     };
     let mut asker = Asker::new(session, &flags)?;
     let named = ["org", "app"].map(|part| asker.target.part(part).map(|it| it.name.clone()));
@@ -262,11 +263,6 @@ pub(crate) fn read_valid(path: &Path) -> Result<String, Failure> {
     let source = Source::read(path)?;
     source.manifest()?;
     Ok(source.text)
-}
-
-/// The text of the nearest manifest, if there is a readable one.
-pub(crate) fn nearest_text(folder: &Path) -> Option<String> {
-    Some(Source::read(&nearest(folder)?).ok()?.text)
 }
 
 /// The text of a manifest and where it is from.

@@ -10,6 +10,7 @@ use std::io::{self, Read as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fluffy_api::Operation;
 use fluffy_api::client::{Ask, Client, Target};
@@ -26,8 +27,8 @@ use fluffy_node::driver::{InstanceDriver, Unavailable};
 use fluffy_node::home::Credentials;
 use fluffy_node::images::{Images, image_form};
 use fluffy_node::{
-    Agent, Collector, CollectorError, OtherFigures, RunError, Running, Settings, keep_running,
-    privileges,
+    Agent, Collector, CollectorError, Handle, OtherFigures, RunError, Running, Settings,
+    keep_running, privileges,
 };
 use fluffy_report::{ExitCode, Report};
 use fluffy_shim::cgroup::{Group, keepers_of};
@@ -35,6 +36,7 @@ use rustix::thread::CapabilitySet;
 use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
 
 use crate::args::platform::derived;
 use crate::args::{ImageArgs, NodeCacheCommand, NodeCommand, NodeEnrollArgs, NodeRunArgs};
@@ -44,6 +46,11 @@ use crate::session::Session;
 
 /// Where the token may be instead of a file.
 const TOKEN: &str = "FLUFFY_ENROLL_TOKEN";
+
+/// How long the node of a platform may take until its server knows it, and how
+/// often that is looked at.
+const MEETING: Duration = Duration::from_secs(5);
+const GLANCE: Duration = Duration::from_millis(10);
 
 /// Runs a command about the node that this machine is.
 pub(crate) fn run(session: &Session, command: NodeCommand) -> Outcome {
@@ -182,15 +189,31 @@ pub(super) async fn local(
         })
     };
     let first = open().await.map_err(|error| chain(&error))?;
+    let (_, agent) = &first;
+    let agent = agent.clone();
     let (halt, halted) = oneshot::channel();
+    let task = tokio::spawn(keep_running(first, open, halted));
+    meet(&agent).await;
     Ok(Local {
         id,
         isolation,
         shortfalls,
         folder: folder.to_owned(),
         halt,
-        task: tokio::spawn(keep_running(first, open, halted)),
+        task,
     })
+}
+
+/// Waits for a node to be known to its server, for a while: until then no
+/// command reaches what runs there.
+async fn meet(agent: &Handle) {
+    let deadline = Instant::now() + MEETING;
+    while Instant::now() < deadline {
+        match agent.status().await {
+            Some(status) if !status.connected => sleep(GLANCE).await,
+            _ => return,
+        }
+    }
 }
 
 /// A token from the platform on this machine, as its owner gets one.

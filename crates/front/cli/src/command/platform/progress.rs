@@ -2,8 +2,10 @@
 //!
 //! A line at the bottom of a terminal, plain lines of talk without one; why it
 //! does not go on is said in both. What is waited for goes on when nobody waits
-//! any more. Next: `progress/work.rs` for when something is done.
+//! any more, so Ctrl-C and a server that is away never lose what was begun.
+//! Next: `progress/work.rs` for when something is done.
 
+mod shown;
 mod work;
 
 use std::fmt::Write as _;
@@ -14,14 +16,16 @@ use fluffy_api::client::CallError;
 use fluffy_base::Span;
 use fluffy_report::{ExitCode, Report, Text, Tone, Verbosity};
 use serde_json::{Value, json};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;
 
+use self::shown::Shown;
 pub(crate) use self::work::{Standing, Work};
 use super::ask::{Asker, Call};
-use super::{refusal, view};
+use super::{refusal, view, watch};
 use crate::args::platform::kind;
 use crate::command::Outcome;
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 
 /// How long is waited unless somebody says otherwise.
 pub(crate) const PATIENCE: Span = Span { millis: 600_000 };
@@ -41,35 +45,48 @@ const BAR: u64 = 12;
 /// Waits until it is done; ends as it ended, or with 6 when time is up.
 pub(crate) async fn follow(asker: &mut Asker<'_>, work: &Work, patience: Span) -> Outcome {
     let began = asker.client().await.ok().and_then(|it| it.seen());
-    let last = last(asker, work, patience).await?;
+    // Heard from here to the end: once a listener is there, the signal does
+    // nothing by itself any more.
+    let interrupts = signal(SignalKind::interrupt());
+    let mut interrupts = interrupts.map_err(|error| failure::no_threads(&error))?;
+    let last = last(asker, work, patience, &mut interrupts).await?;
     let is_bad = ["failed", "paused"].contains(&text(&last, "status"));
     if work.read == Operation::GetDeploy
         && is_bad
         && !asker.session.json()
         && let Some(began) = began
     {
-        // Who may not read them, or gets no answer, is told why it failed.
-        let words = last_words(asker, began.seq).await;
+        // Who may not read them, gets no answer or has seen enough, is told
+        // why it failed.
+        let words = tokio::select! {
+            words = last_words(asker, began.seq) => words,
+            _ = interrupts.recv() => None,
+        };
         return match words {
             Some(words) => badly(asker, work, &last, &words),
             None => end(asker, work, &last, &[]),
         };
     }
     let ways = match work.read {
-        Operation::GetDeploy if text(&last, "status") == "succeeded" => ways(asker).await?,
+        // It is done, whether anybody can say now how it is reached or not.
+        Operation::GetDeploy if text(&last, "status") == "succeeded" => tokio::select! {
+            ways = ways(asker) => ways.unwrap_or_default(),
+            _ = interrupts.recv() => Vec::new(),
+        },
         _ => Vec::new(),
     };
     end(asker, work, &last, &ways)
 }
 
-/// What an instance printed that failed.
+/// Why an instance failed, and what it printed.
 struct LastWords {
     instance: String,
+    reason: String,
     lines: Vec<String>,
 }
 
-/// The last lines of the instance that failed last since an event, if anybody
-/// may and can tell them.
+/// Why an instance failed, or was not well, last since an event, and its last
+/// lines, if anybody may and can tell them.
 async fn last_words(asker: &mut Asker<'_>, after: u64) -> Option<LastWords> {
     let params = Operation::GetLogs.spec().path_params();
     let path = params.map(|part| Some(asker.target.part(part).ok()?.name.clone()));
@@ -94,8 +111,17 @@ async fn last_words(asker: &mut Asker<'_>, after: u64) -> Option<LastWords> {
     };
     let events = asker.call(Operation::ListEvents, events).await.ok()?.value;
     let events = events.get("items")?.as_array()?;
-    let is_failed = |it: &&Value| it.pointer("/payload/status") == Some(&Value::from("failed"));
-    let instance = text(events.iter().rev().find(is_failed)?, "aggregate_id").to_owned();
+    let is_bad = |it: &&Value| {
+        let status = it.get("payload").map_or("", |said| text(said, "status"));
+        matches!(status, "failed" | "unhealthy")
+    };
+    let last = events.iter().rev().find(is_bad)?;
+    let instance = text(last, "aggregate_id").to_owned();
+    let said = last.get("payload")?;
+    let reason = match (text(said, "reason_code"), text(said, "reason_detail")) {
+        (code, "") => code.to_owned(),
+        (code, detail) => format!("{code}: {detail}"),
+    };
     let logs = Call {
         path: path.clone(),
         query: query(&[("instance", instance.clone()), ("tail", LINES.to_string())]),
@@ -104,18 +130,32 @@ async fn last_words(asker: &mut Asker<'_>, after: u64) -> Option<LastWords> {
     let logs = asker.call(Operation::GetLogs, logs).await.ok()?.value;
     let lines = logs.get("items")?.as_array()?.iter();
     let lines: Vec<String> = lines.map(|it| text(it, "line").to_owned()).collect();
-    (!lines.is_empty()).then_some(LastWords { instance, lines })
+    let found = !lines.is_empty() || !reason.is_empty();
+    found.then_some(LastWords {
+        instance,
+        reason,
+        lines,
+    })
 }
 
 /// Ends as it ended, with what was printed by what failed.
 fn badly(asker: &Asker<'_>, work: &Work, value: &Value, words: &LastWords) -> Outcome {
-    let LastWords { instance, lines } = words;
+    let LastWords {
+        instance,
+        reason,
+        lines,
+    } = words;
     let printer = &asker.session.printer;
     match printer.verbosity() {
         Verbosity::Quiet => printer.data(&work.id)?,
         _ => printer.data(&line(&work.id, value))?,
     }
-    printer.note(&format!("the last that {instance} printed:"));
+    if !reason.is_empty() {
+        printer.note(&format!("what was wrong with {instance}: {reason}"));
+    }
+    if !lines.is_empty() {
+        printer.note(&format!("the last that {instance} printed:"));
+    }
     for line in lines {
         printer.note(&format!("  {line}"));
     }
@@ -149,66 +189,90 @@ async fn ways(asker: &mut Asker<'_>) -> Result<Vec<Value>, Failure> {
     }
 }
 
-/// How it is when it is done, or when time is up.
-async fn last(asker: &mut Asker<'_>, work: &Work, patience: Span) -> Result<Value, Failure> {
-    let printer = &asker.session.printer;
-    let silent = asker.session.json() || printer.verbosity() == Verbosity::Quiet;
-    let mut footer = match silent {
-        true => None,
-        false => printer.footer(),
-    };
-    let began = Instant::now();
-    let mut told = String::new();
-    let last = loop {
-        let value = look(asker, work).await?;
-        let moves = work.standing(&value) == Standing::Moving;
-        match &mut footer {
-            Some(footer) => {
-                // Why it does not go on stays on the screen, once.
-                let why = reasons(&value).join("; ");
-                let mut above = Text::new();
-                if why != told && !why.is_empty() && moves {
-                    above.add(Tone::Caution, &format!("{why}\n"));
-                }
-                told = why;
-                footer.write(&above, &drawn(&value, began.elapsed()))?;
-            }
-            None => {
-                let line = line(&work.id, &value);
-                // How it ended is told as its result.
-                if line != told && moves && !silent {
-                    printer.note(&line);
-                    told = line;
-                }
-            }
-        }
-        let late = began.elapsed() >= Duration::from(patience);
-        if !moves || late {
-            break value;
-        }
-        tokio::select! {
-            () = sleep(PAUSE) => {}
-            _ = tokio::signal::ctrl_c() => break value,
-        }
-    };
-    if let Some(mut footer) = footer {
-        footer.close()?;
-    }
-    Ok(last)
+/// How it is when it is done, when time is up, or when the person has seen
+/// enough.
+async fn last(
+    asker: &mut Asker<'_>,
+    work: &Work,
+    patience: Span,
+    interrupts: &mut Signal,
+) -> Result<Value, Failure> {
+    let mut shown = Shown::begin(asker.session);
+    let last = watched(asker, work, patience, (interrupts, &mut shown)).await;
+    // What is said next stands where the bottom line is.
+    shown.close()?;
+    last
 }
 
-/// How it is now; what was to go and is not found has gone.
-async fn look(asker: &mut Asker<'_>, work: &Work) -> Result<Value, Failure> {
+async fn watched(
+    asker: &mut Asker<'_>,
+    work: &Work,
+    patience: Span,
+    (interrupts, shown): (&mut Signal, &mut Shown<'_>),
+) -> Result<Value, Failure> {
     let call = Call {
         path: work.path(asker)?,
         ..Call::default()
     };
-    match asker.try_call(work.read, &call).await {
+    let mut known = None;
+    loop {
+        let seen = tokio::select! {
+            seen = look(asker, work, &call) => seen,
+            _ = interrupts.recv() => break,
+        };
+        let late = shown.elapsed() >= Duration::from(patience);
+        match seen {
+            Ok(value) => {
+                let moves = work.standing(&value) == Standing::Moving;
+                shown.far(&work.id, &value, moves)?;
+                known = Some(value);
+                if !moves || late {
+                    break;
+                }
+            }
+            // A server that starts anew, say: it goes on without it.
+            Err(error) if !late && watch::may_pass(&error) => shown.away(&error.to_string())?,
+            Err(error) => return Err(lost(work, &error).into()),
+        }
+        tokio::select! {
+            () = sleep(PAUSE) => {}
+            _ = interrupts.recv() => break,
+        }
+    }
+    known.ok_or_else(|| unseen(work).into())
+}
+
+/// How it is now; what was to go and is not found has gone.
+async fn look(asker: &mut Asker<'_>, work: &Work, call: &Call) -> Result<Value, CallError> {
+    match asker.try_call(work.read, call).await {
         Ok(answer) => Ok(answer.value),
         Err(CallError::Refused(problem)) if work.ends_gone() && problem.code == "not_found" => {
             Ok(json!({"id": work.id, "status": "deleted"}))
         }
-        Err(error) => Err(refusal::failed(&error, work.read.spec().cli).into()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Why nobody can say any more how it is.
+fn lost(work: &Work, error: &CallError) -> Report {
+    let report = refusal::failed(error, work.read.spec().cli);
+    match work.receipt {
+        Some(_) => with_receipt(work, report.fix(wait_on(work))),
+        None => report,
+    }
+}
+
+/// Nobody has looked before the person had seen enough.
+fn unseen(work: &Work) -> Report {
+    let why = "nobody has seen how it is, and it goes on without anybody who waits";
+    with_receipt(work, unfinished(work, why))
+}
+
+/// A report with what began it, which is the way back to it.
+fn with_receipt(work: &Work, report: Report) -> Report {
+    match &work.receipt {
+        Some(receipt) => report.with("receipt", receipt.clone()),
+        None => report,
     }
 }
 
@@ -239,19 +303,25 @@ fn end(asker: &Asker<'_>, work: &Work, value: &Value, ways: &[Value]) -> Outcome
         Standing::Done => Ok(ExitCode::Success),
         Standing::Failed => Err(ended_badly(id, value).into()),
         Standing::Moving => {
-            let report = Report::new(ExitCode::Transient, format!("`{id}` is not done yet"))
-                .code("wait_expired")
-                .why(format!(
-                    "it is {state}, and goes on without anybody who waits"
-                ));
-            Err(match work.is_operation() {
-                true => report.fix(format!(
-                    "wait on with `fluffy wait {id}`, or longer with --timeout"
-                )),
-                false => report.fix("wait longer with --timeout, or look with `fluffy status`"),
-            }
-            .into())
+            let why = format!("it is {state}, and goes on without anybody who waits");
+            Err(unfinished(work, why).into())
         }
+    }
+}
+
+/// It goes on, and nobody waits for it any more.
+fn unfinished(work: &Work, why: impl Into<String>) -> Report {
+    let what = format!("`{}` is not done yet", work.id);
+    let report = Report::new(ExitCode::Transient, what).code("wait_expired");
+    report.why(why).fix(wait_on(work))
+}
+
+/// How one waits on.
+fn wait_on(work: &Work) -> String {
+    let id = &work.id;
+    match work.is_operation() {
+        true => format!("wait on with `fluffy wait {id}`, or longer with --timeout"),
+        false => "wait longer with --timeout, or look with `fluffy status`".to_owned(),
     }
 }
 

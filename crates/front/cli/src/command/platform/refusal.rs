@@ -5,9 +5,17 @@ use fluffy_api::client::CallError;
 use fluffy_report::{ExitCode, Report};
 use serde_json::json;
 
+use super::watch;
+
 /// Why a command had no good answer; `words` are the command.
 pub(crate) fn failed(error: &CallError, words: &str) -> Report {
-    let report = |exit, fix: &str| Report::from_error(exit, error).fix(fix);
+    let report = |exit: ExitCode, fix: &str| {
+        let report = Report::from_error(exit, error).fix(fix);
+        report
+            .with("category", exit.name().into())
+            .with("retryable", watch::may_pass(error).into())
+            .with("errors", json!([]))
+    };
     match error {
         CallError::Refused(problem) => refused(problem, words),
         CallError::Unreachable { server, .. } if server.starts_with('/') => report(

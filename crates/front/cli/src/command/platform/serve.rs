@@ -23,7 +23,7 @@ use fluffy_server::doors::{Doors, Open, OpenDoorsError};
 use fluffy_server::hostnames::Hostnames;
 use fluffy_server::logs::Keeping;
 use fluffy_server::loops::lease::Timing;
-use fluffy_server::platform::{Founder, Platform, Storage};
+use fluffy_server::platform::{Founder, OpenPlatformError, Platform, Storage};
 use fluffy_server::server::{Options, Server};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -73,7 +73,7 @@ pub(crate) fn up(session: &Session, args: &UpArgs) -> Outcome {
     };
     let plan = Plan {
         storage: Storage::Directory(folder.clone()),
-        restored: false,
+        restored: args.restored,
         accept_break: args.accept_break,
         founder: Founder::Local,
         doors: Doors {
@@ -215,7 +215,12 @@ async fn run(session: &Session, plan: Plan) -> Outcome {
         timing: Timing::default(),
     };
     let mut server = Server::start(options).await.map_err(|error| {
-        let fix = "check that the folder or database is there, yours, and not in use";
+        let fix = match &error {
+            OpenPlatformError::TooOld { .. } => {
+                "install the version of fluffy that wrote it last, or a later one"
+            }
+            _ => "check that the folder or database is there, yours, and not in use",
+        };
         Failure::of(ExitCode::Transient, &error, fix)
     })?;
     settle_break(session, server.platform(), &plan).await?;

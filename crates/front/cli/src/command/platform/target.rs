@@ -1,11 +1,12 @@
 //! What a command of the platform is about: server, login, org, app, env.
 //!
 //! Each is taken from the first place that names it: a flag, a variable of the
-//! environment, for the app the manifest here, the context. Without a server
-//! it is the one of `fluffy up` on this machine, where everything has a name
-//! already. Must never send a token to a server that it is not from.
+//! environment, for the app the manifest that is meant, the context. Without a
+//! server it is the one of `fluffy up` on this machine, where everything has a
+//! name already. Must never send a token to a server that it is not from, nor
+//! take another app because a manifest cannot be read.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use fluffy_config::{Paths, env};
 use fluffy_manifest::Manifest;
@@ -13,6 +14,7 @@ use fluffy_report::{ExitCode, Report};
 use fluffy_secret::SecretString;
 
 use super::contexts::{Context, Contexts, Login};
+use super::manifest;
 use crate::failure::Failure;
 use crate::session::Session;
 
@@ -31,6 +33,8 @@ pub(crate) struct Flags {
     pub(crate) org: Option<String>,
     pub(crate) app: Option<String>,
     pub(crate) env: Option<String>,
+    /// The manifest that is meant instead of the nearest.
+    pub(crate) manifest: Option<PathBuf>,
 }
 
 /// What a command is about.
@@ -45,6 +49,8 @@ pub(crate) struct Target {
     pub(crate) org: Option<Named>,
     pub(crate) app: Option<Named>,
     pub(crate) env: Option<Named>,
+    /// The manifest that should name the app, and cannot be read.
+    unread: Option<PathBuf>,
 }
 
 /// A name and where it was found.
@@ -151,15 +157,18 @@ impl Target {
             None => (Server::Socket(local_socket(paths)), Origin::Local),
         };
         let is_local = server == Server::Socket(local_socket(paths));
-        let find = |flag: &Option<String>, variable: &str, from_context: &Option<String>| {
-            let by = |name: Option<String>, from| name.map(|name| Named { name, from });
-            by(flag.clone(), Origin::Flag)
-                .or_else(|| by(session.variable(variable), Origin::Variable))
-                .or_else(|| {
-                    let here = (variable == env::FLUFFY_APP).then(|| manifest_app(session));
-                    by(here.flatten(), Origin::Manifest)
-                })
-                .or_else(|| by(from_context.clone(), Origin::Context))
+        let by = |name: Option<String>, from| name.map(|name| Named { name, from });
+        let given = |flag: &Option<String>, variable: &str| {
+            let by_flag = by(flag.clone(), Origin::Flag);
+            by_flag.or_else(|| by(session.variable(variable), Origin::Variable))
+        };
+        let kept = |name: &Option<String>| by(name.clone(), Origin::Context);
+        let app = match given(&flags.app, env::FLUFFY_APP) {
+            Some(app) => Ok(Some(app)),
+            None => manifest_app(session, flags.manifest.as_deref()).map(|written| {
+                let app = by(written, Origin::Manifest);
+                app.or_else(|| kept(&context.app))
+            }),
         };
         let local = |name: &str| {
             is_local.then(|| Named {
@@ -167,10 +176,13 @@ impl Target {
                 from: Origin::Local,
             })
         };
+        let org = given(&flags.org, env::FLUFFY_ORG).or_else(|| kept(&context.org));
+        let env = given(&flags.env, env::FLUFFY_ENV).or_else(|| kept(&context.env));
         Ok(Self {
-            org: find(&flags.org, env::FLUFFY_ORG, &context.org).or_else(|| local(LOCAL_ORG)),
-            app: find(&flags.app, env::FLUFFY_APP, &context.app),
-            env: find(&flags.env, env::FLUFFY_ENV, &context.env).or_else(|| local(LOCAL_ENV)),
+            org: org.or_else(|| local(LOCAL_ORG)),
+            env: env.or_else(|| local(LOCAL_ENV)),
+            unread: app.as_ref().err().cloned(),
+            app: app.unwrap_or_default(),
             token: session.variable(env::FLUFFY_TOKEN).map(SecretString::from),
             context: name,
             server,
@@ -190,6 +202,10 @@ impl Target {
             "app" => &self.app,
             _ => &self.env,
         };
+        if let ("app", Some(file)) = (name, &self.unread) {
+            // What is wrong with it is what there is to say.
+            manifest::read_valid(file)?;
+        }
         found.as_ref().ok_or_else(|| {
             let upper = name.to_ascii_uppercase();
             let report = Report::new(ExitCode::Usage, format!("which {name}?"))
@@ -223,9 +239,26 @@ pub(crate) fn local_socket(paths: &Paths) -> PathBuf {
     up_directory(paths).join("api.sock")
 }
 
-/// The app that the nearest manifest names, if it is valid.
-fn manifest_app(session: &Session) -> Option<String> {
-    let folder = session.folder().ok()?;
-    let text = super::manifest::nearest_text(&folder)?;
-    Manifest::parse(&text).ok()?.app.name
+/// The app that the manifest names which is meant; the file, if that cannot be
+/// found out.
+fn manifest_app(session: &Session, named: Option<&Path>) -> Result<Option<String>, PathBuf> {
+    let nearest = || manifest::nearest(&session.folder().ok()?);
+    let Some(file) = named.map(Path::to_owned).or_else(nearest) else {
+        return Ok(None);
+    };
+    let Ok(text) = manifest::read(&file) else {
+        return Err(file);
+    };
+    match Manifest::parse(&text) {
+        Ok(manifest) => Ok(manifest.app.name),
+        // An error elsewhere in it does not make it mean another app.
+        Err(_) => named_anyway(&text).map(Some).ok_or(file),
+    }
+}
+
+/// The app that a manifest with errors names.
+fn named_anyway(text: &str) -> Option<String> {
+    let table: toml::Table = toml::from_str(text).ok()?;
+    let name = table.get("app")?.get("name")?.as_str()?;
+    Some(name.to_owned())
 }

@@ -298,6 +298,23 @@ fn images_that_buildah_made_are_pulled_and_serve() {
                   [ \"$key\" = Uid: ] && echo \"user $value\"; done </proc/self/status; :";
     let words = ["exec", "--no-stdin", id, "--", "/bin/sh", "-c", script];
     assert_eq!(stage.site.ends(0, &words).stdout, "user 1000\n");
+
+    // One that listens where nobody gets through to it is not called ready.
+    let lines = "FROM scratch\nCOPY busybox /httpd\n\
+                 ENTRYPOINT [\"/httpd\", \"-f\", \"-p\", \"0.0.0.0:8080\"]\n";
+    stage.offer(
+        "old",
+        lines,
+        "ports = [{ name = \"http\", internal = 8080 }]",
+    );
+    stage.site.succeeds(&["deploy", "--no-wait"]);
+    let seen = stage.reach("a reason", |it| it["observed"]["status"] == "unhealthy");
+    let detail = seen["observed"]["reason_detail"].as_str();
+    let detail = detail.unwrap_or_else(|| panic!("{seen}"));
+    assert!(
+        detail.starts_with("port 8080 listens_ipv4_only: "),
+        "{detail}"
+    );
 }
 
 #[test]

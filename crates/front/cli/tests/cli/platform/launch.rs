@@ -60,6 +60,8 @@ fn what_flags_do_not_say_is_asked() {
     person.until("", "code 0");
     let text = std::fs::read_to_string(stage.site.project_file("fluffy.toml")).unwrap();
     assert!(text.contains("internal = 8080"), "{text}");
+    let health = "health = { type = \"tcp\", port = 8080 }";
+    assert!(text.contains(health), "{text}");
     let envs = stage.site.succeeds(&["envs", "list"]);
     assert!(envs.contains("staging"), "{envs}");
 }

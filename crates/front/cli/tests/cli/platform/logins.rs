@@ -338,6 +338,31 @@ fn a_token_that_opens_nothing_is_not_kept() {
     assert_eq!(authorization(&double.asked()[0]), Some("Bearer other"));
 }
 
+/// A code is good once: what it was exchanged for is all there is of it.
+#[test]
+fn a_login_by_a_code_survives_a_server_that_stumbles() {
+    for (code, exit, kept) in [
+        ("internal", 7, Some("Bearer access-0")),
+        ("token_revoked", 3, None),
+    ] {
+        let looks = AtomicUsize::new(0);
+        let (site, double) = local(move |asked| match asked.operation {
+            Operation::ExchangeToken => Reply::Json(200, tokens(0)),
+            _ if looks.fetch_add(1, Ordering::SeqCst) == 0 => refused(code),
+            _ => Reply::Json(200, whoami()),
+        });
+        let mut command = site.context.command();
+        command.args(["login", "--invite"]).stdin(Stdio::piped());
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(b"code-1\n").unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(exit), "{code}");
+        double.asked();
+        site.succeeds(&["whoami"]);
+        assert_eq!(authorization(&double.asked()[0]), kept, "{code}");
+    }
+}
+
 #[test]
 fn contexts_are_kept_chosen_and_forgotten() {
     let site = Site::empty();

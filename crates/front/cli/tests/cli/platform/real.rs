@@ -1,8 +1,10 @@
 //! `fluffy up` as a person starts it, and commands that find it by themselves.
 
 use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
+use fluffy_ledger::{Ledger, LedgerOptions};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -97,21 +99,21 @@ fn the_platform_of_one_person_is_found_used_and_kept() {
     running.end();
 }
 
+/// A server with data of its own, where nodes find it at an address.
+fn server(site: &Site, nodes: &str) -> Command {
+    let mut command = site.context.command();
+    command.args(["server", "--json", "--listen", "127.0.0.1:0"]);
+    command.args(["--listen-nodes", nodes]);
+    command
+        .arg("--data")
+        .arg(site.context.home().join("server"));
+    command
+}
+
 #[test]
 fn a_server_gives_itself_to_who_has_its_code() {
     let site = Site::empty();
-    let mut command = site.context.command();
-    let data = site.context.home().join("server");
-    command.args([
-        "server",
-        "--listen",
-        "127.0.0.1:0",
-        "--listen-nodes",
-        "127.0.0.1:0",
-        "--json",
-    ]);
-    command.arg("--data").arg(&data);
-    let (running, said) = Running::start(command, "\n");
+    let (running, said) = Running::start(server(&site, "127.0.0.1:0"), "\n");
     let started: Value = serde_json::from_str(&said).unwrap();
     let address = started["listening"][0].as_str().unwrap();
     assert!(address.starts_with("https://127.0.0.1:"), "{started}");
@@ -134,4 +136,48 @@ fn a_server_gives_itself_to_who_has_its_code() {
     assert_ne!(site.run(&["whoami", "--context", "bare"]).code, Some(0));
     site.succeeds(&["capabilities", "--context", "work"]);
     running.end();
+}
+
+#[test]
+fn a_server_that_could_not_open_its_doors_still_gives_itself_away() {
+    let site = Site::empty();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let ended = server(&site, &address).output().unwrap();
+    assert_eq!(ended.status.code(), Some(5), "{ended:?}");
+    // Nobody saw the code of that start; the next one has another.
+    let (running, said) = Running::start(server(&site, "127.0.0.1:0"), "\n");
+    let started: Value = serde_json::from_str(&said).unwrap();
+    let address = started["listening"][0].as_str().unwrap();
+    let code = started["invite"].as_str().unwrap();
+    let ca = started["ca"].as_str().unwrap();
+    site.succeeds(&["context", "set", "work", "--server", address, "--ca", ca]);
+    super::logins::piped(&site, &["login", "--invite"], &format!("{code}\n"));
+    site.succeeds(&["orgs", "create", "acme"]);
+    running.end();
+    // The control: who has come in is the last.
+    let (running, said) = Running::start(server(&site, "127.0.0.1:0"), "\n");
+    let started: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(started["invite"], Value::Null, "{started}");
+    running.end();
+}
+
+/// Whoever put the folder back says so once, and a new epoch begins.
+#[test]
+fn who_put_the_folder_of_a_platform_back_says_so() {
+    let site = Site::empty();
+    let data = site.context.home().join("own");
+    let epoch = |more: &[&str]| {
+        let mut command = site.context.command();
+        command.args(["up", "--listen", "none", "--no-node", "--data"]);
+        command.arg(&data).args(more);
+        Running::start(command, "listening on unix:").0.end();
+        let ledger = Ledger::open(&data.join("ledger"), LedgerOptions::default()).unwrap();
+        let head = ledger.head().unwrap();
+        ledger.close().unwrap();
+        head.epoch
+    };
+    assert_eq!(epoch(&[]), 1);
+    assert_eq!(epoch(&["--restored"]), 2);
+    assert_eq!(epoch(&[]), 2, "it was said once");
 }

@@ -1,11 +1,17 @@
 //! What is waited for, what is not, and what waits for a person.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
 
 use fluffy_api::operation::Operation;
+use fluffy_test_kit::wait_for;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::double::{Asked, Reply, refused};
+use super::lived::LONG;
 use super::{MANIFEST, deploying, env, local};
 
 fn parked() -> Reply {
@@ -219,6 +225,94 @@ fn who_waits_too_long_is_told_where_to_look() {
     let error = site.json_error(6, &words);
     assert_eq!(error["code"], "wait_expired");
     assert!(!error.to_string().contains("fluffy wait"), "{error}");
+}
+
+/// A deploy like any other, but this operation is answered only so often; then
+/// `instead` answers it.
+fn deploying_until(
+    (operation, answers): (Operation, u32),
+    instead: impl Fn(u32) -> Option<Reply> + Send + Sync,
+) -> impl Fn(&Asked) -> Reply + Send + Sync {
+    let (asked_for, deploy) = (AtomicU32::new(0), deploying("succeeded"));
+    move |asked| {
+        if asked.operation == operation {
+            let before = asked_for.fetch_add(1, Ordering::SeqCst);
+            let reply = before.checked_sub(answers).and_then(&instead);
+            return reply.unwrap_or_else(|| deploy(asked));
+        }
+        deploy(asked)
+    }
+}
+
+#[test]
+fn ctrl_c_is_heard_while_the_server_is_asked() {
+    let cases = [
+        (Operation::GetDeploy, 0, 6),
+        (Operation::GetDeploy, 1, 6),
+        (Operation::GetStatus, 0, 0),
+    ];
+    for (operation, answers, code) in cases {
+        let is_silent = Arc::new(AtomicBool::new(false));
+        let falls_silent = Arc::clone(&is_silent);
+        let (site, _double) = local(deploying_until((operation, answers), move |_| {
+            falls_silent.store(true, Ordering::SeqCst);
+            // Nobody answers any more.
+            loop {
+                thread::park();
+            }
+        }));
+        site.context.write("fluffy.toml", MANIFEST).unwrap();
+        let mut command = site.context.command();
+        command.args(["deploy", "--json"]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let asked = || is_silent.load(Ordering::SeqCst).then_some(());
+        wait_for("it is asked", LONG, asked).unwrap();
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        let ended = wait_for("it ends", LONG, || child.try_wait().unwrap());
+        let _ = child.kill();
+        let output = child.wait_with_output().unwrap();
+        let case = format!("{operation:?} {answers}: {output:?}");
+        ended.unwrap_or_else(|error| panic!("{error}: {case}"));
+        assert_eq!(output.status.code(), Some(code), "{case}");
+        // Whatever was known of it, what was begun is told.
+        let receipt = match (operation, answers) {
+            (Operation::GetDeploy, 0) => json_of(&output.stderr)["error"]["receipt"].clone(),
+            _ => json_of(&output.stdout)["receipt"].clone(),
+        };
+        assert_eq!(receipt["ids"], json!(["dep_1"]), "{case}");
+    }
+}
+
+fn json_of(text: &[u8]) -> Value {
+    serde_json::from_slice(text).unwrap()
+}
+
+/// More often than a call is sent again by itself.
+const OFTEN: u32 = 6;
+
+#[test]
+fn a_server_that_is_away_for_a_while_does_not_end_the_wait() {
+    let away = |times: u32| {
+        let operation = (Operation::GetDeploy, 1);
+        let reply = move |time: u32| (time < times).then(|| refused("unavailable"));
+        let (site, double) = local(deploying_until(operation, reply));
+        site.context.write("fluffy.toml", MANIFEST).unwrap();
+        (site, double)
+    };
+    let (site, _double) = away(OFTEN);
+    let finished = site.ends(0, &["deploy"]);
+    let told = "no answer, asking again: because of the test";
+    assert_eq!(finished.stderr.matches(told).count(), 1, "{finished:?}");
+    let (site, _double) = away(OFTEN);
+    let shown = site.json(0, &["deploy"]);
+    assert_eq!(shown["data"]["status"], "succeeded");
+    // Who has no more time is told what was begun all the same.
+    let (site, _double) = away(u32::MAX);
+    let error = site.json_error(6, &["deploy", "--timeout", "1s"]);
+    assert_eq!(error["code"], "unavailable");
+    assert_eq!(error["receipt"]["ids"], json!(["dep_1"]), "{error}");
+    assert!(error.to_string().contains("fluffy wait dep_1"), "{error}");
 }
 
 #[test]

@@ -9,7 +9,10 @@ use fluffy_planner::model::Desired;
 
 use super::{Noticed, Said};
 use crate::call::{Call, Fact};
-use crate::event::{ClusterIpv4PoolSet, ExecSessionEnded, InstanceCollected, ReleaseRetired};
+use crate::event::{
+    ClusterIpv4PoolSet, ClusterReaderVersionSet, ExecSessionEnded, InstanceCollected,
+    ReleaseRetired,
+};
 use crate::refusal::Refusal;
 use crate::runtime::ipam::ipv4_range;
 use crate::runtime::steps::scope;
@@ -131,4 +134,18 @@ pub(super) fn pool(state: &State, ranges: &[String]) -> Noticed {
         ranges: ranges.to_vec(),
     };
     Ok(Said::facts(vec![Fact::new("cluster", set.into())]))
+}
+
+/// What every replica can read, where that is more than before: what was
+/// appended since is never taken back.
+pub(super) fn readers(state: &State, version: u64) -> Said {
+    let cluster = &state.runtime.cluster;
+    // A platform begins with its first event and no other.
+    if cluster.ledger.is_none() || version <= cluster.reader_version {
+        return Said::default();
+    }
+    let set = ClusterReaderVersionSet {
+        min_version: version,
+    };
+    Said::facts(vec![Fact::new("cluster", set.into())])
 }

@@ -78,33 +78,20 @@ impl View<'_> {
 
     pub(super) fn ipam(&self) -> types::Ipam {
         let ipam = &self.runtime().ipam;
-        let whole = |many: u128| u64::try_from(many).unwrap_or(u64::MAX);
-        let size = |many: usize| u64::try_from(many).unwrap_or(u64::MAX);
-        let prefixes: Vec<String> = ipam.prefix.iter().map(ToString::to_string).collect();
-        let nodes = ipam.prefix.map_or(0, |prefix| whole(prefix.nodes()));
-        let each = ipam
-            .prefix
-            .map_or(0, |prefix| whole(prefix.instances_per_node()));
-        let joined = size(ipam.nodes.taken());
-        let pool = |prefixes, size_of, book: &crate::runtime::ipam::Book| Pool {
-            prefixes,
-            size: size_of,
-            used: size(book.taken()),
-            cooling: size(book.resting(self.now)),
-        };
-        let public = ipam.public.iter().map(|(from, to)| format!("{from}-{to}"));
-        let pools = [
-            ("node", pool(prefixes.clone(), nodes, &ipam.nodes)),
-            (
-                "instance",
-                pool(prefixes, each.saturating_mul(joined), &ipam.instances),
-            ),
-            (
-                "ipv4",
-                pool(public.collect(), ipam.public_size(), &ipam.ipv4),
-            ),
-        ];
-        let pools = pools.map(|(name, pool)| (name.to_owned(), pool));
+        let pools = ipam.uses(self.now).map(|it| {
+            let public = ipam.public.iter().map(|(from, to)| format!("{from}-{to}"));
+            let prefixes = match it.category {
+                "ipv4" => public.collect(),
+                _ => ipam.prefix.iter().map(ToString::to_string).collect(),
+            };
+            let pool = Pool {
+                prefixes,
+                size: it.size,
+                used: it.taken,
+                cooling: it.resting,
+            };
+            (it.category.to_owned(), pool)
+        });
         types::Ipam {
             pools: BTreeMap::from(pools),
         }

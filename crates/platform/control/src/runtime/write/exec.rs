@@ -1,5 +1,7 @@
 //! Exec sessions: who may run what where, for how long.
 
+mod redact;
+
 use std::time::Duration;
 
 use fluffy_api::types::{CreateExec, SIGNALS, SignalInstance};
@@ -7,6 +9,7 @@ use fluffy_base::id::{EnvId, ExecSessionId, InstanceId};
 use fluffy_planner::lifecycle::{Cause, ExecState, InstanceStatus};
 use fluffy_planner::model::Instance;
 
+use self::redact::redact;
 use super::{Decided, Desk, invalid, missing, transition};
 use crate::access::place::Place;
 use crate::call::{Call, CallerKind, Fact, Material, Request, Subject};
@@ -180,44 +183,6 @@ fn check(body: &CreateExec) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether what stands before `=` is `-e` or `-eNAME`.
-fn is_short_env(name: &str) -> bool {
-    name.starts_with("-e")
-}
-
-/// The command as it is recorded: without what looks like a secret.
-fn redact(command: &[String]) -> Vec<String> {
-    const HIDDEN: &str = "[redacted]";
-    let secret = |name: &str| {
-        let name = name.to_ascii_lowercase();
-        let words = ["password", "passwd", "token", "secret", "key"];
-        words.iter().any(|word| name.contains(word))
-    };
-    let mut hide_next = false;
-    let parts = command.iter().map(|part| {
-        let flag = part.starts_with('-');
-        if std::mem::take(&mut hide_next) && !flag {
-            return match part.split_once('=') {
-                Some((name, _)) => format!("{name}={HIDDEN}"),
-                None => HIDDEN.to_owned(),
-            };
-        }
-        if let Some((name, _)) = part.split_once('=')
-            && (secret(name) || is_short_env(name) || name == "--env")
-        {
-            return format!("{name}={HIDDEN}");
-        }
-        hide_next = flag && (secret(part) || matches!(part.as_str(), "--env" | "-e"));
-        if let Some((scheme, rest)) = part.split_once("://")
-            && let Some((_, host)) = rest.split_once('@')
-        {
-            return format!("{scheme}://{HIDDEN}@{host}");
-        }
-        part.clone()
-    });
-    parts.collect()
-}
-
 pub(super) fn revoke(desk: &Desk<'_>) -> Decided {
     let id: ExecSessionId = desk.leaf("exec session")?;
     let session = desk.runtime().execs.get(&id);
@@ -234,29 +199,4 @@ pub(super) fn revoke(desk: &Desk<'_>) -> Decided {
         vec![Fact::new(id, ended.into())],
         Subject::of("exec_session", id),
     ))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_looks_like_a_secret_is_not_recorded() {
-        let command = [
-            "run",
-            "--env",
-            "A=hidden1",
-            "--password",
-            "hidden2",
-            "--api-token=hidden3",
-            "-e=X=hidden4",
-            "-eX=hidden7",
-            "https://me:hidden5@example.com/x",
-            "plain",
-            "DB_PASSWORD=hidden6",
-        ];
-        let shown = redact(&command.map(str::to_owned)).join(" ");
-        assert!(!shown.contains("hidden"), "{shown}");
-        assert!(shown.contains("plain") && shown.contains("example.com/x") && shown.contains("A="));
-    }
 }

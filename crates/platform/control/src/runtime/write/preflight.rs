@@ -122,6 +122,24 @@ fn is_declared(it: &Preflight<'_>, volume: VolumeId) -> bool {
     volume.is_some_and(|volume| volume.name.starts_with(&prefix))
 }
 
+/// Whether a process type may mount a volume that is there already. Its name
+/// does not say whose it is: `a/b-c` and `a-b/c` call theirs the same. So it
+/// mounts it now, or whoever deploys may give it away.
+fn may_mount(it: &Preflight<'_>, process: &str, volume: VolumeId) -> bool {
+    let (env, _) = it.env;
+    let mut own = it.desk.runtime().attachments.values();
+    let mounts = own.any(|at| at.volume == volume && at.env == env && at.process == process);
+    let id = volume.to_string();
+    mounts || it.desk.reaches("volume.write", ("volume", &id))
+}
+
+fn unusable(name: &str, volume: &record::Volume) -> Refusal {
+    let why = format!("`{}` cannot be used by `{name}`", volume.name);
+    let fix = "look at the volume's state and attachments, or let somebody deploy it who may \
+               write volumes of the whole organisation";
+    Refusal::new("volume_constraints_invalid", why, fix)
+}
+
 fn routes(it: &Preflight<'_>, processes: &[(&str, &Process)]) -> Result<(), Refusal> {
     let (env, _) = it.env;
     let routes = it.desk.runtime().routes.iter();
@@ -283,6 +301,9 @@ impl Volumes {
         size: u64,
     ) -> Result<NodeId, Refusal> {
         let runtime = it.desk.runtime();
+        if !may_mount(it, name, id) {
+            return Err(unusable(name, volume));
+        }
         if volume.size != size {
             let why = format!("`{}` has {} bytes and keeps them", volume.name, volume.size);
             let fix = "declare the size that it has";
@@ -299,14 +320,9 @@ impl Volumes {
         });
         let mut others = runtime.attachments.values();
         let taken = others.any(|at| at.volume == id && (at.env != it.env.0 || at.process != name));
-        match usable.filter(|_| !taken) {
-            Some(plan) => Ok(plan.home),
-            None => {
-                let why = format!("`{}` cannot be used by `{name}`", volume.name);
-                let fix = "look at the volume's state and attachments";
-                Err(Refusal::new("volume_constraints_invalid", why, fix))
-            }
-        }
+        let plan = usable.filter(|_| !taken);
+        plan.map(|plan| plan.home)
+            .ok_or_else(|| unusable(name, volume))
     }
 
     /// Attaches what the manifest mounts, and detaches what it dropped.

@@ -1,7 +1,7 @@
 //! Releases: an image and a manifest become one, for good.
 
 use fluffy_api::Operation;
-use fluffy_api::types::{BlockRelease, CreateRelease};
+use fluffy_api::types::{BlockRelease, CreateRelease, IMAGE_LIMITS};
 use fluffy_base::id::ReleaseId;
 use fluffy_manifest::Manifest;
 use fluffy_planner::lifecycle::{Cause, ReleaseState};
@@ -12,9 +12,6 @@ use crate::event::{ReleaseBlocked, ReleaseCreated, ReleaseUnblocked};
 use crate::refusal::{FieldProblem, Refusal};
 use crate::runtime::spec;
 
-/// The largest image, compressed.
-const LARGEST_IMAGE: u64 = 10 << 30;
-
 pub(super) fn create(desk: &Desk<'_>) -> Decided {
     desk.app()?;
     let body: CreateRelease = desk.body()?;
@@ -24,9 +21,10 @@ pub(super) fn create(desk: &Desk<'_>) -> Decided {
         let fix = "check the reference, and that its registry can be reached";
         return Err(Refusal::new("image_unresolvable", why, fix));
     };
-    if image.compressed_bytes > LARGEST_IMAGE {
+    let largest = largest_image(desk);
+    if image.compressed_bytes > largest {
         let why = format!("the image has {} bytes", image.compressed_bytes);
-        let fix = format!("an image has at most {LARGEST_IMAGE} bytes, compressed");
+        let fix = format!("an image has at most {largest} bytes, compressed");
         return Err(Refusal::new("image_too_large", why, fix));
     }
     let digests = image.resolved_digests.iter();
@@ -58,6 +56,13 @@ pub(super) fn create(desk: &Desk<'_>) -> Decided {
         vec![Fact::new(id, created.into())],
         Subject::of("release", id),
     ))
+}
+
+/// How many bytes an image may have, compressed.
+fn largest_image(desk: &Desk<'_>) -> u64 {
+    let mut kinds = IMAGE_LIMITS.iter();
+    let kind = kinds.find(|kind| kind.name == "compressed_bytes");
+    kind.map_or(0, |kind| desk.runtime().cluster.image_limit(kind))
 }
 
 /// The manifest, or everything that is wrong with it.

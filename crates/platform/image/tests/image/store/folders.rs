@@ -66,3 +66,32 @@ async fn folders_go_when_there_are_too_many() {
     assert_clean(folder.path(), &store).await;
     assert!(store.usage().unwrap().bytes <= quota);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_lost_a_part_is_named_and_made_again() {
+    let image = image(72, 50_000);
+    let site = Site::plain(honest(&image)).await;
+    let (host, digest) = (site.at("registry.test"), image.manifests[0]);
+    let folder = tempfile::tempdir().unwrap();
+    let store = folders(folder.path(), limits());
+    let pinned = store.ensure(request(&host, digest), "a").await.unwrap();
+    let place = pinned.root.parent().unwrap().to_owned();
+    let damaged = || {
+        let damaged = store.verify().unwrap().into_iter();
+        damaged.map(|it| it.path).collect::<Vec<_>>()
+    };
+    // Its files are gone, and not what is beside them.
+    fs::remove_dir_all(&pinned.root).unwrap();
+    assert_eq!(damaged(), std::slice::from_ref(&place));
+    let again = store.ensure(request(&host, digest), "a").await.unwrap();
+    assert_eq!(again, pinned);
+    assert_clean(folder.path(), &store).await;
+    // As if the disk had been full when it was described.
+    fs::remove_file(place.with_extension("json")).unwrap();
+    let again = store.ensure(request(&host, digest), "a").await.unwrap();
+    assert_eq!(again, pinned);
+    assert_clean(folder.path(), &store).await;
+    // Whoever removes what is named removes all of it.
+    damage(&pinned.root.join("bin/serve"));
+    assert_eq!(damaged(), [place]);
+}

@@ -200,6 +200,37 @@ async fn an_end_that_nobody_heard_is_told_to_who_comes_back() {
     assert_eq!((ended.exit_code, ended.reason), (Some(9), "exited"));
 }
 
+/// What is sent into a network that leads nowhere was not heard, and only
+/// silence tells.
+#[tokio::test(start_paused = true)]
+async fn an_end_that_was_sent_into_silence_is_told_to_who_comes_back() {
+    let mut lasting = lasting().await;
+    let token = lasting.token().await;
+    // The connection is not closed, and nobody reads what goes into it.
+    let (_far, nowhere) = tokio::io::duplex(1);
+    let nowhere = WebSocketStream::from_raw_socket(nowhere, Role::Client, None).await;
+    let silent = std::mem::replace(&mut lasting.joined.client, nowhere);
+    lasting.says(b"last words").await;
+    lasting.joined.node_exits(9).await;
+    // As long as a client takes to see it.
+    tokio::time::sleep(SILENCE).await;
+    assert!(!lasting.joined.gateway.is_finished());
+    lasting.comes_back(&token, 0).await;
+    lasting.token().await;
+    assert_eq!(lasting.again().await, (0, b"last words".to_vec()));
+    let (last, exit) = lasting.joined.client_hears().await;
+    assert_eq!(last, kind::EXIT);
+    let exit: Exit = serde_json::from_slice(&exit).unwrap();
+    assert_eq!(exit.exit_code, Some(9));
+    // The control: a good-bye is an answer, and nobody is waited for.
+    let start = Instant::now();
+    lasting.joined.client.close(None).await.unwrap();
+    let ended = lasting.joined.gateway.await.unwrap();
+    assert_eq!((ended.exit_code, ended.reason), (Some(9), "exited"));
+    assert_eq!(start.elapsed().as_secs(), 0);
+    drop(silent);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_no_longer_fits_is_a_gap_that_is_told() {
     let mut lasting = lasting().await;

@@ -119,6 +119,26 @@ async fn guessing_tokens_is_cut_off_by_address() {
     assert_eq!(stand.send_from(7, good).await.status, 200);
 }
 
+/// What replicas ask each other costs nothing; what only looks like it does.
+#[tokio::test]
+async fn guessing_tickets_of_replicas_is_cut_off_by_address() {
+    use crate::peers::{ERRAND, LOGS, TICKET};
+
+    let stand = Stand::with(tight());
+    for (last, path) in [(7, LOGS), (8, ERRAND)] {
+        let line = format!("GET {path}");
+        let guess = || stand.request(&line, &[(TICKET, "AAAA")], "");
+        let mut statuses = Vec::new();
+        for _ in 0..4 {
+            statuses.push(stand.send_from(last, guess()).await.status);
+        }
+        assert_eq!(statuses, [404, 404, 429, 429], "{path}");
+        // The control: who has a token gets an answer, even from there.
+        let good = stand.request("GET /v1/orgs", &[], "");
+        assert_eq!(stand.send_from(last, good).await.status, 200);
+    }
+}
+
 #[tokio::test]
 async fn what_is_nowhere_costs_the_address() {
     let stand = Stand::with(tight());

@@ -66,6 +66,8 @@ fn nobody_notices_rollouts_failed_ones_and_scaling() {
     version(&site, rollouts + 1, "missing");
     let failed = site.ends(1, &["deploy"]);
     assert!(failed.stderr.contains("retries_spent"), "{}", failed.stderr);
+    let wrong = ": healthcheck_failed: the health check did not pass in time";
+    assert!(failed.stderr.contains(wrong), "{}", failed.stderr);
     went_back(&site);
     let many = campaign(6, 20);
     site.succeeds(&["scale", &format!("web={many}")]);

@@ -227,6 +227,9 @@ impl Drop for Agent {
     }
 }
 
+/// The node's end of them: by no other interface would it forward to instances.
+const MESH: &str = "fw0a";
+
 /// A network of its own for one node, reached by a pair of interfaces.
 pub(super) struct Network {
     name: String,
@@ -252,18 +255,16 @@ impl Network {
         ip(&["netns", "add", &network.name]);
         network.inode = inode(&network.path()).unwrap();
         let Self { name, outside, .. } = &network;
-        let pair = [
-            "link", "add", outside, "type", "veth", "peer", "name", "up0",
-        ];
+        let pair = ["link", "add", outside, "type", "veth", "peer", "name", MESH];
         ip(&[&pair[..], &["netns", name]].concat());
         ip(&["-6", "addr", "add", "fe80::1/64", "dev", outside, "nodad"]);
         ip(&["link", "set", outside, "up"]);
         let inside = |words: &[&str]| ip(&[&["-n", name.as_str()], words].concat());
-        inside(&["-6", "addr", "add", "fe80::2/64", "dev", "up0", "nodad"]);
+        inside(&["-6", "addr", "add", "fe80::2/64", "dev", MESH, "nodad"]);
         inside(&["link", "set", "lo", "up"]);
-        inside(&["link", "set", "up0", "up"]);
+        inside(&["link", "set", MESH, "up"]);
         inside(&[
-            "-6", "route", "add", "default", "via", "fe80::1", "dev", "up0",
+            "-6", "route", "add", "default", "via", "fe80::1", "dev", MESH,
         ]);
         let forward = "echo 1 > /proc/sys/net/ipv6/conf/all/forwarding";
         let mut command = Command::new("nsenter");
