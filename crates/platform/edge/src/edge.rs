@@ -29,6 +29,8 @@ use crate::table::{Prefix, Route, Table};
 
 /// Descriptors of this process that are no connection's.
 const OTHERS: u64 = 1_024;
+/// So few connections a person should hear of.
+const FEW: usize = 4_096;
 
 /// How an edge works.
 #[derive(Debug, Clone)]
@@ -162,12 +164,12 @@ impl Edge {
     pub async fn start(mut options: Options) -> Self {
         let wanted = options.most.0;
         options.most.0 = affordable(wanted, getrlimit(Resource::Nofile).current);
-        if options.most.0 < wanted {
-            tracing::warn!(
-                wanted,
-                most = options.most.0,
-                "there will be fewer connections: this process may open too few files"
-            );
+        let most = options.most.0;
+        let fewer = "there will be fewer connections: this process may open too few files";
+        match most < wanted {
+            true if most < FEW => tracing::warn!(wanted, most, "{fewer}"),
+            true => tracing::info!(wanted, most, "{fewer}"),
+            false => {}
         }
         let keep = options.keep.clone();
         let shared = Shared {
