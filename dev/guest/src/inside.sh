@@ -29,4 +29,7 @@ sh -c "echo \$\$ > $groups/crowd/cgroup.procs; exec fluffy-foreign-kernel as-use
 # A user who was given nothing.
 fluffy-foreign-kernel as-user limits nothing
 
+# What a shim makes for an instance.
+fluffy-foreign-kernel instances
+
 reboot -f

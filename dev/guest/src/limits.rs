@@ -23,15 +23,16 @@ use crate::groups;
 
 /// Far beyond what anything takes in an emulator on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
 
 /// Takes 32 MiB at once and some more on the way there, and says how much.
-const MEMORY_BOMB: &str =
+pub(crate) const MEMORY_BOMB: &str =
     "exec awk 'BEGIN { s = \"x\"; while (length(s) < 33554432) s = s s; print length(s) }'";
 /// Starts 40 processes that stay.
-const PROCESS_BOMB: &str = "i=0; while [ $i -lt 40 ]; do sleep 600 & i=$((i+1)); done; echo $i";
+pub(crate) const PROCESS_BOMB: &str =
+    "i=0; while [ $i -lt 40 ]; do sleep 600 & i=$((i+1)); done; echo $i";
 /// Uses a processor for ever.
-const BUSY: &str = "echo up; while :; do :; done";
+pub(crate) const BUSY: &str = "echo up; while :; do :; done";
 
 /// Tries everything and says what it found, each as a line.
 pub(crate) async fn try_all(place: &str) -> Result<()> {
@@ -242,16 +243,21 @@ impl Trial<'_> {
     }
 
     fn say(&self, case: &str, found: Value) -> Result<()> {
-        let uptime = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
-        let line = json!({
-            "place": self.place,
-            "case": case,
-            "found": found,
-            // For whoever wonders what takes so long.
-            "at": uptime.split(' ').next(),
-        });
-        writeln!(std::io::stdout(), "{line}").context("nobody listens")
+        tell(self.place, case, found)
     }
+}
+
+/// Says one fact, as a line.
+pub(crate) fn tell(place: &str, case: &str, found: Value) -> Result<()> {
+    let uptime = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let line = json!({
+        "place": place,
+        "case": case,
+        "found": found,
+        // For whoever wonders what takes so long.
+        "at": uptime.split(' ').next(),
+    });
+    writeln!(std::io::stdout(), "{line}").context("nobody listens")
 }
 
 async fn start(

@@ -3,9 +3,11 @@
 //! Says facts, one JSON object a line, and judges nothing: the test that
 //! booted the guest does. Also the launcher of its own sandboxes. Never run on
 //! a machine that matters: it ends processes and makes control groups. Next:
-//! `limits` for what is tried, `tests/limits.rs` for what is expected.
+//! `limits` and `instances` for what is tried, `tests/limits.rs` for what is
+//! expected.
 
 mod groups;
+mod instances;
 mod limits;
 
 use std::os::unix::process::CommandExt;
@@ -49,6 +51,7 @@ fn perform(arguments: &[String]) -> Result<()> {
             .build()
             .context("cannot make a runtime")?
             .block_on(limits::try_all(place)),
-        _ => bail!("the words are `limits PLACE` and `as-user WORDS`"),
+        ["instances"] => instances::try_all(),
+        _ => bail!("the words are `limits PLACE`, `instances` and `as-user WORDS`"),
     }
 }

@@ -37,6 +37,7 @@ fn limits_hold_with_version_two_of_control_groups() {
     }
     said.limits_are_watched("crowded", Some("/sys/fs/cgroup/crowd"));
     said.limits_are_watched("nothing", None);
+    said.instances_are_limited();
 }
 
 fn boot() -> String {
@@ -143,6 +144,40 @@ impl Said<'_> {
             ),
         }
         self.bombs_end(place);
+    }
+
+    /// By the groups that shims make, each with its control.
+    fn instances_are_limited(&self) {
+        let place = "instances";
+        let limits = |name: &str, memory: u64, pids: u64, weight: &str| {
+            let files = json!([memory.to_string(), "0", "1", pids.to_string(), weight]);
+            let found = json!({ "files": files, "read": [memory, pids] });
+            self.is(place, &format!("{name} limits"), &found);
+        };
+        limits("tight", 24 << 20, 20, "50");
+        limits("wide", 400 << 20, 200, "200");
+        for name in ["tight", "wide"] {
+            let busy = json!({ "first": true, "ended": true, "left": 0 });
+            self.is(place, &format!("{name} busy"), &busy);
+            self.is(place, &format!("{name} left"), &json!(false));
+        }
+        let bomb = |case: &str| {
+            let found = self.found(place, case);
+            json!([found["fine"], found["said"], found["killed"]])
+        };
+        assert_eq!(bomb("tight memory"), json!([false, "", true]), "{}", self.0);
+        let whole = json!([true, "33554432", false]);
+        assert_eq!(bomb("wide memory"), whole, "{}", self.0);
+        let peak = self.found(place, "tight memory")["peak"].as_u64();
+        assert!(peak > Some(0) && peak <= Some(24 << 20), "{peak:?}");
+        assert_eq!(bomb("tight processes")[0], false, "{}", self.0);
+        let many = |name: &str| {
+            let found = self.found(place, &format!("{name} processes"));
+            found["processes"].as_u64().unwrap()
+        };
+        assert!(many("tight") <= 20, "{}", self.0);
+        assert_eq!(bomb("wide processes"), json!([true, "40", false]));
+        assert_eq!(many("wide"), 40, "{}", self.0);
     }
 
     fn pauses_and_sweeps(&self, place: &str) {

@@ -7,7 +7,7 @@ use fluffy_control::access::{Audit, Reads, caller_of_token, may_see};
 use fluffy_control::{Caller, Request};
 use serde_json::{Value, json};
 
-use crate::ground::{World, issuing, request, service_id, token_id};
+use crate::ground::{HOUR, World, issuing, request, service_id, token_id};
 
 fn invite(role: &str, token: u128) -> Request {
     let body = json!({ "email": "a@example.com", "role": role });
@@ -416,9 +416,9 @@ fn a_tenant_looks_at_an_hour_of_logs_at_once() {
     let mut world = World::new();
     let admin = world.member(Some("acme"), "admin");
     let operator = world.member(None, "owner");
-    let read = grant(&operator, "logs.read.acme/*", json!({}));
-    world.done(&admin, &read);
-    let operator = world.login(&operator.actor.id);
+    let acme = world.named("acme").org.unwrap();
+    let ids = [format!("{acme}/*")];
+    world.give(&operator, "logs.read.acme/*", &ids, 2 * HOUR);
     let look = |by: &Caller, until: Option<&str>| {
         let mut logs = Request::new(Operation::GetLogs, &["acme", "shop", "dev"]);
         let query = [("since", Some("2026-11-16T06:00:00Z")), ("until", until)];

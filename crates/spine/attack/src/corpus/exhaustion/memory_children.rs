@@ -2,6 +2,8 @@
 //!
 //! Stops by itself at twice the limit, at most 8 GiB, in eight children.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use crate::corpus::look;
 use crate::corpus::prelude::*;
 use crate::sys::{memory, process};
@@ -31,21 +33,25 @@ fn attempt(stage: &Stage) -> Outcome {
         }
     }
     // Each says when it holds its part, or is gone and says nothing.
-    let holding = children
-        .iter()
-        .filter(|(_, reader)| says_so(reader))
-        .count();
-    let all = u64::try_from(holding).is_ok_and(|holding| holding == CHILDREN);
-    if all {
-        look::hold_still();
+    for (_, reader) in &children {
+        hear(reader);
     }
+    // What was taken from one for another is not held any more.
+    let holding = || children.iter().filter(|(_, reader)| is_there(reader));
+    let all = || u64::try_from(holding().count()).is_ok_and(|it| it == CHILDREN);
+    let mut escaped = all();
+    if escaped {
+        look::hold_still();
+        escaped = all();
+    }
+    let holding = holding().count();
     for (child, reader) in children {
         drop(reader);
         process::kill_child(child);
         // Reaped here or by the sandbox.
         let _end = process::wait(child);
     }
-    if all {
+    if escaped {
         Outcome::succeeded(format!("{holding} children took {} MiB each", each >> 20))
     } else {
         Outcome::blocked(format!("only {holding} children got their memory"))
@@ -61,7 +67,17 @@ fn hold(bytes: usize, mut writer: std::io::PipeWriter) -> i32 {
     0
 }
 
-fn says_so(mut reader: &std::io::PipeReader) -> bool {
+fn hear(mut reader: &std::io::PipeReader) {
     use std::io::Read;
-    matches!(reader.read(&mut [0]), Ok(1))
+    let _said = reader.read(&mut [0]);
+}
+
+/// Whether a child still has its end of the pipe.
+fn is_there(reader: &std::io::PipeReader) -> bool {
+    let mut polled = [PollFd::new(reader, PollFlags::IN)];
+    let at_once = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    matches!(poll(&mut polled, Some(&at_once)), Ok(0))
 }
