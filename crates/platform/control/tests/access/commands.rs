@@ -7,7 +7,7 @@ use fluffy_control::access::{Audit, Reads, caller_of_token, may_see};
 use fluffy_control::{Caller, Request};
 use serde_json::{Value, json};
 
-use crate::ground::{HOUR, World, issuing, request, service_id, token_id};
+use crate::ground::{HOUR, World, issuing, local, request, service_id, token_id};
 
 fn invite(role: &str, token: u128) -> Request {
     let body = json!({ "email": "a@example.com", "role": role });
@@ -415,7 +415,7 @@ fn reads_are_summed_up_and_sensitive_ones_recorded_each() {
 fn a_tenant_looks_at_an_hour_of_logs_at_once() {
     let mut world = World::new();
     let admin = world.member(Some("acme"), "admin");
-    let operator = world.member(None, "owner");
+    let operator = local();
     let acme = world.named("acme").org.unwrap();
     let ids = [format!("{acme}/*")];
     world.give(&operator, "logs.read.acme/*", &ids, 2 * HOUR);
