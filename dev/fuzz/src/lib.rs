@@ -132,6 +132,10 @@ pub const TARGETS: &[Target] = &[
         run: egress::request_head,
     },
     Target {
+        name: "share",
+        run: platform::share,
+    },
+    Target {
         name: "skill",
         run: agent::skill,
     },

@@ -9,6 +9,7 @@ use fluffy_image::{
 };
 use fluffy_manifest::{LARGEST, Manifest, format};
 use fluffy_tar::read_entry;
+use fluffy_vault::{Custody, Share};
 
 use crate::as_text;
 
@@ -185,4 +186,18 @@ fn events(bytes: &[u8], size: usize) -> (Vec<Event>, bool) {
         }
     }
     (events, false)
+}
+
+/// A share is itself when it is shown, and never the key by itself.
+pub(crate) fn share(bytes: &[u8]) {
+    let Some(text) = as_text(bytes) else { return };
+    let Ok(share) = text.parse::<Share>() else {
+        return;
+    };
+    let shown = share.expose();
+    assert!(text.contains(shown.as_str()));
+    let again = shown.parse::<Share>();
+    assert!(again.is_ok_and(|again| *again.expose() == *shown));
+    assert!(share.index() <= share.total() && share.needed() <= share.total());
+    assert!(Custody::combine(&[share]).is_err());
 }

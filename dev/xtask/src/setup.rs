@@ -98,6 +98,11 @@ const NEEDS: &[Need] = &[
         is_there: || find_program("skopeo").is_some(),
     },
     Need {
+        what: "age, which encrypts shares of master keys",
+        package: "age",
+        is_there: || find_program("age").is_some(),
+    },
+    Need {
         what: "umoci, a second opinion on layers",
         package: "umoci",
         is_there: || find_program("umoci").is_some(),

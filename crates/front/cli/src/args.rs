@@ -159,7 +159,7 @@ somebody becomes the owner of the installation: fluffy login --invite. Ends on S
 and tells systemd when it is ready (Type=notify).
 
   FLUFFY_DATABASE=postgres://… fluffy server --name fluffy.example.com --keys /etc/fluffy/keys")]
-    Server(ServerArgs),
+    Server(Box<ServerArgs>),
     /// Run instances on this machine for a cluster
     #[command(subcommand)]
     Node(NodeCommand),

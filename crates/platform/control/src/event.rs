@@ -25,12 +25,15 @@ use serde_json::Value;
 pub const FIRST_READERS: u64 = 1;
 
 /// The version of the readers of this build: they know the whole catalogue.
-pub const READER_VERSION: u64 = FIRST_READERS;
+pub const READER_VERSION: u64 = 2;
 
 /// Each type and version that readers of the first version do not know, and
 /// since which version they do. What is new comes here with the next version,
 /// and is appended once every replica has it.
-const LATER: &[(&str, u32, u64)] = &[];
+const LATER: &[(&str, u32, u64)] = &[
+    ("master_key.unsealed", 1, 2),
+    ("master_key.unseal_failed", 1, 2),
+];
 
 /// Since which version readers know events of a type and version.
 #[must_use]
@@ -541,6 +544,19 @@ catalogue! {
     MasterKeyIntroduced = "master_key.introduced" of "master_key" {
         master_key_id: MasterKeyId,
         by: String,
+    }
+    MasterKeyUnsealed = "master_key.unsealed" of "master_key" {
+        master_key_id: MasterKeyId,
+        set: String,
+        shares: Vec<u64>,
+        by: Vec<String>,
+    }
+    MasterKeyUnsealFailed = "master_key.unseal_failed" of "master_key" {
+        master_key_id: MasterKeyId,
+        set: String,
+        shares: Vec<u64>,
+        reason: String,
+        by: Vec<String>,
     }
     MasterKeyRetireAsked = "master_key.retire_asked" of "master_key" {
         master_key_id: MasterKeyId,

@@ -38,6 +38,7 @@ use crate::platform::Platform;
 use crate::safe::{Safe, SafeError, live_keys, retired_keys};
 use crate::sequencer::SubmitError;
 use crate::server::Server;
+use crate::unseal::{Desk, ServeDeskError};
 
 /// How often a replica says that it lives.
 const ALIVE: Duration = Duration::from_secs(5);
@@ -61,6 +62,8 @@ const RENEWAL: Duration = Duration::from_secs(24 * 3600);
 pub struct Doors {
     /// Where the master keys are.
     pub keys: PathBuf,
+    /// Where their custodians bring the master keys, if they are in no files.
+    pub unseal: Option<PathBuf>,
     /// Where this server's own certificate is kept, for a start without keys.
     pub certificate: Option<PathBuf>,
     /// HTTPS for everybody.
@@ -129,6 +132,9 @@ pub enum OpenDoorsError {
         #[source]
         source: io::Error,
     },
+    /// Nobody can bring the keys.
+    #[error("the shares of the master keys can't be taken")]
+    Custody(#[from] ServeDeskError),
     /// The keys are not at hand, nor is a certificate of before.
     #[error("without its master keys the server needs the certificate in `{path}`")]
     Certificate {
@@ -182,7 +188,21 @@ impl Server {
         let platform = self.platform().clone();
         let known = platform.sequencer().read(live_keys);
         let aside = platform.aside().clone();
-        let (safe, mut sealed) = Safe::open_knowing(aside, &doors.keys, &known);
+        let (safe, mut sealed) = match &doors.unseal {
+            None => Safe::open_knowing(aside, &doors.keys, &known),
+            Some(socket) => {
+                let safe = Safe::open_without(aside, &doors.keys).map_err(ServeDeskError::Keys)?;
+                let desk = Desk::new(platform.clone(), safe.clone());
+                let serving = desk.serve(socket, self.stopping())?;
+                self.open_door(serving);
+                // The authority is made with the keys, so the first start waits.
+                if !doors.certificate.as_deref().is_some_and(Path::exists) {
+                    brought(&safe).await;
+                }
+                let sealed = safe.look_again(&known).err();
+                (safe, sealed)
+            }
+        };
         introduce(&platform, &safe).await?;
         if let Some(ranges) = doors.ipv4_pool.clone() {
             let notice = Notice::Runtime(RuntimeNotice::Ipv4Pool(ranges));
@@ -287,6 +307,13 @@ impl Server {
         self.open_door(attend(peers, service, self.stopping()));
         self.open_door(tend(platform, logs, self.stopping()));
         Ok(open)
+    }
+}
+
+/// Waits until the master keys were brought, however long that takes.
+async fn brought(safe: &Safe) {
+    while safe.is_sealed() {
+        tokio::time::sleep(SEALED / 10).await;
     }
 }
 
@@ -436,11 +463,11 @@ async fn follow_keys(platform: Platform, safe: Safe) {
             Err(error) if missed != Some(newest) => {
                 missed = Some(newest);
                 let error = &error as &dyn std::error::Error;
-                let folder = safe.folder().display();
+                let how = safe.how_to_get(newest);
                 tracing::warn!(
                     error,
-                    "another server made master key {newest}: what it seals can't be opened \
-                     here until {newest}.key is copied to {folder}"
+                    "there is a newer master key {newest}, and what it seals can't be opened \
+                     here; {how}"
                 );
             }
             Err(_) => {}

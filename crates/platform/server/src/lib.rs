@@ -38,5 +38,6 @@ pub mod safe;
 pub mod sequencer;
 pub mod server;
 pub mod snapshot;
+pub mod unseal;
 pub mod vitals;
 mod works;

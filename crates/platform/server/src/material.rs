@@ -26,7 +26,7 @@ use fluffy_control::call::{
 };
 use fluffy_control::runtime::Unproven;
 use fluffy_control::{Call, CallerKind, Material, Outcome, Refusal, Request, State};
-use fluffy_vault::{Bundle, ReadBundleError};
+use fluffy_vault::{Bundle, LoadKeyError, ReadBundleError};
 use serde_json::{Map, Value, json};
 
 use crate::aside::AsideError;
@@ -610,6 +610,12 @@ fn unavailable(error: AsideError) -> Refusal {
 pub(crate) fn unsealed(error: SafeError) -> Refusal {
     match error {
         SafeError::Aside(error) => unavailable(error),
+        SafeError::Key(error @ LoadKeyError::WithCustodians) => Refusal::new(
+            "secrets_key_unavailable",
+            error.to_string(),
+            "have its custodians make the next one: `fluffy keys init --after`, then `fluffy \
+             server unseal` on every server",
+        ),
         error => Refusal::new(
             "secrets_key_unavailable",
             error.to_string(),

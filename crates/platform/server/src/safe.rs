@@ -2,7 +2,8 @@
 //!
 //! Values come in, are sealed at once, and go out only to a node that runs an
 //! instance with exactly that version. The master keys are in files that the
-//! database never sees; without them only this stops. Next: `material`.
+//! database never sees, or with people who bring them (`unseal`); without them
+//! only this stops. Next: `material`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use fluffy_base::Digest;
 use fluffy_base::id::{EnvId, MasterKeyId, OrgId, SecretVersionId};
 use fluffy_control::State;
-use fluffy_vault::{About, Bundle, Keyring, LoadKeyError, OpenError, Sealed};
+use fluffy_vault::{About, Bundle, Custody, Keyring, LoadKeyError, OpenError, Sealed};
 use zeroize::Zeroizing;
 
 use crate::aside::{Aside, AsideError, Kind};
@@ -34,9 +35,11 @@ const PAGE: u32 = 200;
 #[derive(Debug, Clone)]
 pub struct Safe {
     aside: Aside,
-    /// None while the master keys can't be read: the server is sealed.
+    /// None while the master keys are not at hand: the server is sealed.
     keys: Arc<RwLock<Option<Keyring>>>,
     folder: PathBuf,
+    /// Whether people bring the keys, so that the folder has none.
+    is_brought: bool,
     /// How often a key was needed that is not at hand.
     missed: Arc<AtomicU64>,
 }
@@ -112,10 +115,73 @@ impl Safe {
             aside,
             keys: Arc::default(),
             folder: folder.to_owned(),
+            is_brought: false,
             missed: Arc::default(),
         };
         let error = safe.look_again(known).err();
         (safe, error)
+    }
+
+    /// The safe whose keys people bring; sealed until they do.
+    ///
+    /// # Errors
+    /// There are keys in the folder where they would be without: whoever reads
+    /// it needs nobody.
+    pub fn open_without(aside: Aside, folder: &Path) -> Result<Self, LoadKeyError> {
+        if !Keyring::is_absent(folder) {
+            let path = folder.to_owned();
+            return Err(LoadKeyError::InFiles { path });
+        }
+        Ok(Self {
+            aside,
+            keys: Arc::default(),
+            folder: folder.to_owned(),
+            is_brought: true,
+            missed: Arc::default(),
+        })
+    }
+
+    /// Whether a key that was brought can be used: of a platform that has keys
+    /// in use it has to be one of those, or the successor of one.
+    ///
+    /// # Errors
+    /// It is another's.
+    pub fn may_take(&self, custody: &Custody, known: &[MasterKeyId]) -> Result<(), LoadKeyError> {
+        match (self.keys().as_ref(), known.first()) {
+            (Some(ring), _) => ring.may_take(custody),
+            (None, Some(active)) if !known.contains(&custody.key_id()) => {
+                Err(LoadKeyError::Missing { id: *active })
+            }
+            (None, _) => Ok(()),
+        }
+    }
+
+    /// Takes in a key that was brought. The first one unseals; another one
+    /// seals nothing until [`Safe::activate`].
+    ///
+    /// # Errors
+    /// See [`Safe::may_take`].
+    pub fn take(&self, custody: Custody, known: &[MasterKeyId]) -> Result<(), LoadKeyError> {
+        self.may_take(&custody, known)?;
+        let mut keys = self.keys_mut();
+        match keys.as_mut() {
+            Some(ring) => ring.take_in(custody),
+            None => {
+                *keys = Some(Keyring::of(custody));
+                Ok(())
+            }
+        }
+    }
+
+    /// How a key comes here that is somewhere else.
+    pub(crate) fn how_to_get(&self, id: MasterKeyId) -> String {
+        match self.is_brought {
+            true => format!("its custodians bring the shares of {id}: `fluffy server unseal`"),
+            false => format!(
+                "copy the file `{id}.key` from the server that made it to `{}` (mode 0600)",
+                self.folder.display()
+            ),
+        }
     }
 
     /// Looks for the keys again, while there are none.
@@ -123,6 +189,14 @@ impl Safe {
     /// # Errors
     /// They are still not there; it stays sealed.
     pub fn look_again(&self, known: &[MasterKeyId]) -> Result<(), LoadKeyError> {
+        if self.is_brought {
+            let sealed = self.is_sealed();
+            return if sealed {
+                Err(LoadKeyError::Awaited)
+            } else {
+                Ok(())
+            };
+        }
         let missing = |id: &MasterKeyId| LoadKeyError::Missing { id: *id };
         if let Some(active) = known.first()
             && Keyring::is_absent(&self.folder)
@@ -319,12 +393,6 @@ impl Safe {
         let mut keys = self.keys_mut();
         let ring = keys.as_mut().ok_or(SafeError::Sealed)?;
         Ok(ring.retire(id)?)
-    }
-
-    /// Where the master keys are.
-    #[must_use]
-    pub fn folder(&self) -> &Path {
-        &self.folder
     }
 
     /// Puts away a key that was retired, if it is here; tells whether it was.

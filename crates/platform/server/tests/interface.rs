@@ -19,6 +19,8 @@ mod archived;
 #[path = "interface/credentials.rs"]
 mod credentials;
 mod crew;
+#[path = "interface/custody.rs"]
+mod custody;
 #[path = "interface/doors.rs"]
 mod doors;
 #[path = "interface/hostnames.rs"]

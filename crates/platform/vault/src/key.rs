@@ -17,6 +17,8 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
+use crate::shares::Custody;
+
 /// The ending of a file with a master key.
 const ENDING: &str = "key";
 /// The ending of one that is used no more, and not read.
@@ -77,6 +79,24 @@ pub enum LoadKeyError {
     /// The system gave no random bits.
     #[error("the system gives no random bits")]
     Randomness,
+    /// Their custodians have not brought them yet.
+    #[error("the master keys are with their custodians, who have not brought enough shares")]
+    Awaited,
+    /// Only their custodians make one.
+    #[error("the master keys are with their custodians: no key is made here")]
+    WithCustodians,
+    /// A key that was brought belongs to another platform.
+    #[error("master key `{id}` is of another platform: its key of fingerprints is another")]
+    Foreign {
+        /// Which.
+        id: MasterKeyId,
+    },
+    /// Keys that should be with custodians alone are in files as well.
+    #[error("there are master keys in `{path}`, which would not need their custodians")]
+    InFiles {
+        /// Where.
+        path: PathBuf,
+    },
 }
 
 impl MasterKey {
@@ -90,7 +110,7 @@ impl MasterKey {
         Ok(Self::of(bits))
     }
 
-    fn of(bits: Zeroizing<[u8; 32]>) -> Self {
+    pub(crate) fn of(bits: Zeroizing<[u8; 32]>) -> Self {
         let check = keyed(&bits, b"fluffy-master-key-check-v1");
         let (check, _) = check.split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
         let id = MasterKeyId::of_check(*check);
@@ -106,6 +126,14 @@ impl MasterKey {
     /// The key itself, for sealing.
     pub(crate) fn bits(&self) -> &[u8; 32] {
         &self.bits
+    }
+
+    /// The same key once more.
+    pub(crate) fn copy(&self) -> Self {
+        Self {
+            id: self.id,
+            bits: self.bits.clone(),
+        }
     }
 }
 
@@ -123,7 +151,8 @@ pub(crate) fn keyed(key: &[u8; 32], message: &[u8]) -> Zeroizing<[u8; 32]> {
 /// The master keys that are at hand.
 #[derive(Debug)]
 pub struct Keyring {
-    folder: PathBuf,
+    /// None if custodians brought them: then nothing is on a disk.
+    folder: Option<PathBuf>,
     /// Makes fingerprints; it stays when master keys change, so that equal
     /// secrets stay equal.
     fingerprints: MasterKey,
@@ -150,16 +179,14 @@ impl Keyring {
     /// # Errors
     /// A file can't be read, is exposed, or holds something else.
     pub fn open(folder: &Path) -> Result<Self, LoadKeyError> {
-        let failed = |source| file_error(folder, source);
-        fs::create_dir_all(folder).map_err(failed)?;
-        fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).map_err(failed)?;
+        private(folder)?;
         let (keys, active) = read_folder(folder)?;
         let path = folder.join(FINGERPRINTS);
         if keys.is_empty() && active.is_none() && !path.exists() {
             store(&path, &MasterKey::generate()?)?;
         }
         let mut ring = Self {
-            folder: folder.to_owned(),
+            folder: Some(folder.to_owned()),
             fingerprints: read_bits(&path)?,
             active: active.unwrap_or(MasterKeyId::of_check([0; 4])),
             keys,
@@ -171,6 +198,81 @@ impl Keyring {
             return Err(LoadKeyError::Missing { id: ring.active });
         }
         Ok(ring)
+    }
+
+    /// What custodians brought; in memory alone.
+    #[must_use]
+    pub fn of(custody: Custody) -> Self {
+        let Custody { key, fingerprints } = custody;
+        Self {
+            folder: None,
+            fingerprints,
+            active: key.id,
+            keys: BTreeMap::from([(key.id, key)]),
+        }
+    }
+
+    /// Takes in another key that custodians brought; it seals nothing until it
+    /// is activated.
+    ///
+    /// # Errors
+    /// It is of another platform.
+    pub fn take_in(&mut self, custody: Custody) -> Result<(), LoadKeyError> {
+        self.may_take(&custody)?;
+        let Custody { key, .. } = custody;
+        self.keys.entry(key.id).or_insert(key);
+        Ok(())
+    }
+
+    /// Whether a key that custodians brought is of this platform.
+    ///
+    /// # Errors
+    /// It is of another.
+    pub fn may_take(&self, custody: &Custody) -> Result<(), LoadKeyError> {
+        match custody.fingerprints.bits() == self.fingerprints.bits() {
+            true => Ok(()),
+            false => {
+                let id = custody.key.id;
+                Err(LoadKeyError::Foreign { id })
+            }
+        }
+    }
+
+    /// What custodians would hold of these keys: the active one.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn custody(&self) -> Result<Custody, LoadKeyError> {
+        Ok(Custody {
+            key: self.active()?.copy(),
+            fingerprints: self.fingerprints.copy(),
+        })
+    }
+
+    /// Puts a key that custodians brought into a folder again. What is there
+    /// stays; the key seals only if none other did.
+    ///
+    /// # Errors
+    /// The folder is another platform's, or can't be used.
+    pub fn restore(folder: &Path, custody: &Custody) -> Result<Self, LoadKeyError> {
+        private(folder)?;
+        let (keys, active) = read_folder(folder)?;
+        let Custody { key, fingerprints } = custody;
+        let path = folder.join(FINGERPRINTS);
+        match path.exists() {
+            true if read_bits(&path)?.bits() != fingerprints.bits() => {
+                return Err(LoadKeyError::Foreign { id: key.id });
+            }
+            true => {}
+            false => store(&path, fingerprints)?,
+        }
+        if !keys.contains_key(&key.id) {
+            store(&file_of(folder, key.id), key)?;
+        }
+        if active.is_none() {
+            name_active(folder, key.id)?;
+        }
+        Self::open(folder)
     }
 
     /// The key that seals.
@@ -207,10 +309,12 @@ impl Keyring {
     /// Makes a new key and stores it; it seals nothing until it is activated.
     ///
     /// # Errors
-    /// It can't be stored.
+    /// It can't be stored, or only custodians make one.
     pub fn make(&mut self) -> Result<MasterKeyId, LoadKeyError> {
+        let folder = self.folder.as_deref();
+        let folder = folder.ok_or(LoadKeyError::WithCustodians)?;
         let key = MasterKey::generate()?;
-        store(&self.folder.join(format!("{}.{ENDING}", key.id)), &key)?;
+        store(&file_of(folder, key.id), &key)?;
         let id = key.id;
         self.keys.insert(id, key);
         Ok(id)
@@ -223,10 +327,9 @@ impl Keyring {
     /// one is as before.
     pub fn activate(&mut self, id: MasterKeyId) -> Result<(), LoadKeyError> {
         self.get(id)?;
-        let next = self.folder.join("active.next");
-        write(&next, id.to_string().as_bytes())?;
-        let active = self.folder.join(ACTIVE);
-        fs::rename(&next, &active).map_err(|source| file_error(&active, source))?;
+        if let Some(folder) = &self.folder {
+            name_active(folder, id)?;
+        }
         self.active = id;
         Ok(())
     }
@@ -238,7 +341,10 @@ impl Keyring {
     /// A file can't be read, is exposed, or holds something else; then
     /// everything is as before.
     pub fn refresh(&mut self) -> Result<(), LoadKeyError> {
-        let (keys, active) = read_folder(&self.folder)?;
+        let Some(folder) = &self.folder else {
+            return Ok(());
+        };
+        let (keys, active) = read_folder(folder)?;
         for (id, key) in keys {
             self.keys.entry(id).or_insert(key);
         }
@@ -268,11 +374,13 @@ impl Keyring {
             return Err(LoadKeyError::Active { id });
         }
         self.get(id)?;
-        let path = self.folder.join(format!("{id}.{ENDING}"));
-        match fs::rename(&path, path.with_extension(RETIRED)) {
-            // Another process over this folder was first.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            moved => moved.map_err(|source| file_error(&path, source))?,
+        if let Some(folder) = &self.folder {
+            let path = file_of(folder, id);
+            match fs::rename(&path, path.with_extension(RETIRED)) {
+                // Another process over this folder was first.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                moved => moved.map_err(|source| file_error(&path, source))?,
+            }
         }
         self.keys.remove(&id);
         Ok(())
@@ -287,8 +395,10 @@ impl Keyring {
             return Err(LoadKeyError::Active { id });
         }
         self.get(id)?;
-        let path = self.folder.join(format!("{id}.{ENDING}"));
-        fs::remove_file(&path).map_err(|source| file_error(&path, source))?;
+        if let Some(folder) = &self.folder {
+            let path = file_of(folder, id);
+            fs::remove_file(&path).map_err(|source| file_error(&path, source))?;
+        }
         self.keys.remove(&id);
         Ok(())
     }
@@ -296,6 +406,23 @@ impl Keyring {
 
 /// The keys in a folder, and the one that is named as active.
 type Found = (BTreeMap<MasterKeyId, MasterKey>, Option<MasterKeyId>);
+
+fn private(folder: &Path) -> Result<(), LoadKeyError> {
+    let failed = |source| file_error(folder, source);
+    fs::create_dir_all(folder).map_err(failed)?;
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).map_err(failed)
+}
+
+fn file_of(folder: &Path, id: MasterKeyId) -> PathBuf {
+    folder.join(format!("{id}.{ENDING}"))
+}
+
+fn name_active(folder: &Path, id: MasterKeyId) -> Result<(), LoadKeyError> {
+    let next = folder.join("active.next");
+    write(&next, id.to_string().as_bytes())?;
+    let active = folder.join(ACTIVE);
+    fs::rename(&next, &active).map_err(|source| file_error(&active, source))
+}
 
 fn read_folder(folder: &Path) -> Result<Found, LoadKeyError> {
     let failed = |source| file_error(folder, source);
@@ -482,6 +609,77 @@ mod tests {
         fs::write(&path, "00".repeat(32)).unwrap();
         let error = Keyring::open(folder.path()).unwrap_err();
         assert!(matches!(error, LoadKeyError::Content { .. }), "{error}");
+    }
+
+    #[test]
+    fn what_custodians_brought_is_on_no_disk_and_seals_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = Keyring::open(folder.path()).unwrap();
+        let first = files.active().unwrap().id();
+        let mut ring = Keyring::of(files.custody().unwrap());
+        assert_eq!(ring.active().unwrap().id(), first);
+        let print = |ring: &Keyring| ring.fingerprint("org_a", b"A=1\n");
+        assert_eq!(print(&ring), print(&files));
+        let error = ring.make().unwrap_err();
+        assert!(matches!(error, LoadKeyError::WithCustodians), "{error}");
+        let next = files.custody().unwrap().next().unwrap();
+        let second = next.key_id();
+        ring.take_in(next).unwrap();
+        assert_eq!(ring.active().unwrap().id(), first, "it only opens so far");
+        ring.activate(second).unwrap();
+        ring.refresh().unwrap();
+        assert_eq!(ring.active().unwrap().id(), second);
+        ring.put_away(first).unwrap();
+        assert_eq!(ring.ids().collect::<Vec<_>>(), [second]);
+        let error = ring.take_in(Custody::generate().unwrap()).unwrap_err();
+        assert!(matches!(error, LoadKeyError::Foreign { .. }), "{error}");
+        assert_eq!(
+            fs::read_dir(folder.path()).unwrap().count(),
+            3,
+            "the files of before, and nothing else"
+        );
+    }
+
+    #[test]
+    fn a_key_that_was_lost_comes_back_from_its_custodians() {
+        let folder = tempfile::tempdir().unwrap();
+        let ring = Keyring::open(folder.path()).unwrap();
+        let (id, custody) = (ring.active().unwrap().id(), ring.custody().unwrap());
+        let lost = folder.path().join(format!("{id}.key"));
+        fs::remove_file(&lost).unwrap();
+        let error = Keyring::open(folder.path()).unwrap_err();
+        assert!(matches!(error, LoadKeyError::Missing { .. }), "{error}");
+        let again = Keyring::restore(folder.path(), &custody).unwrap();
+        assert_eq!(
+            again.active().unwrap().bits(),
+            ring.active().unwrap().bits()
+        );
+        let mode = fs::metadata(&lost).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        // Into a folder of nothing as well, and not into another platform's.
+        let empty = tempfile::tempdir().unwrap();
+        let new = empty.path().join("keys");
+        let again = Keyring::restore(&new, &custody).unwrap();
+        assert_eq!(again.active().unwrap().id(), id);
+        let print = |ring: &Keyring| ring.fingerprint("org_a", b"A=1\n");
+        assert_eq!(print(&again), print(&ring));
+        let foreign = Custody::generate().unwrap();
+        let error = Keyring::restore(&new, &foreign).unwrap_err();
+        assert!(matches!(error, LoadKeyError::Foreign { .. }), "{error}");
+        assert_eq!(Keyring::open(&new).unwrap().ids().collect::<Vec<_>>(), [id]);
+    }
+
+    /// A key of before comes back for what it sealed; the one that seals stays.
+    #[test]
+    fn a_key_of_before_comes_back_beside_the_active_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut ring = Keyring::open(folder.path()).unwrap();
+        let (first, custody) = (ring.active().unwrap().id(), ring.custody().unwrap());
+        let second = ring.rotate().unwrap().id();
+        fs::remove_file(folder.path().join(format!("{first}.key"))).unwrap();
+        let again = Keyring::restore(folder.path(), &custody).unwrap();
+        assert_eq!(again.active().unwrap().id(), second);
+        assert!(again.get(first).is_ok());
     }
 
     /// A lost key must not be replaced by a new one in silence.

@@ -2,6 +2,7 @@
 //!
 //! Only clap lives here; the work is in `command/platform`.
 
+mod custody;
 mod fields;
 mod tree;
 
@@ -12,6 +13,9 @@ use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::ArgValueCompleter;
 use fluffy_image::Mirror;
 
+pub(crate) use custody::{
+    IdentityArgs, InitKeysArgs, RecoverKeysArgs, ServerCommand, UnsealArgs, VerifySharesArgs,
+};
 pub(crate) use fields::{Field, FieldKind, fields, kind};
 pub(crate) use tree::{PlatformCommand, Waits, body_id, derived, own_params, waits};
 
@@ -431,7 +435,10 @@ fn dns_server(text: &str) -> Result<SocketAddr, String> {
 
 /// What `server` takes.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct ServerArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<ServerCommand>,
     /// Keep everything in this PostgreSQL, which other servers may share:
     /// `postgres://…`; better set FLUFFY_DATABASE, because arguments are seen
     #[arg(long, value_name = "URL", conflicts_with = "data")]
@@ -446,6 +453,10 @@ pub(crate) struct ServerArgs {
     /// Where the keys are that secrets are sealed with; the same on every server
     #[arg(long, value_name = "DIR")]
     pub(crate) keys: Option<PathBuf>,
+    /// Wait for the custodians of the master key, who bring their shares by
+    /// `fluffy server unseal`; nothing of it is on a disk
+    #[arg(long, conflicts_with = "keys")]
+    pub(crate) unseal: bool,
     /// Listen here for people and programs, with TLS
     #[arg(long, value_name = "ADDRESS", default_value = "[::]:7443")]
     pub(crate) listen: SocketAddr,

@@ -8,6 +8,7 @@ mod call;
 pub(crate) mod complete;
 mod context;
 mod contexts;
+mod custody;
 mod edge;
 pub(crate) mod exec;
 mod export;
@@ -41,6 +42,9 @@ use crate::session::Session;
 /// Runs a command that asks a server.
 pub(crate) fn run(session: &Session, command: &PlatformCommand) -> Outcome {
     let words = command.words.join(" ");
+    if let Some(outcome) = custody::run(session, &words, &command.matches) {
+        return outcome;
+    }
     let mut asker = ask::Asker::new(session, &call::flags(&command.matches))?;
     ask::block(async {
         let found = derived().into_iter().find(|(known, _)| *known == words);

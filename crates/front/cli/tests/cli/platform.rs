@@ -1,6 +1,7 @@
 //! Commands that ask a server, against one that answers as each test says.
 
 mod abuse;
+mod custody;
 mod debugging;
 mod disk;
 mod double;

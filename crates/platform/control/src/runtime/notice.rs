@@ -30,7 +30,8 @@ pub use logs::due as log_quotas_due;
 use super::steps;
 use crate::call::{Call, Fact, Outcome, Subject, Written};
 use crate::event::{
-    Body, LeaderAcquired, MasterKeyIntroduced, MasterKeyRewrapped, NodeDriver, ProjectionRebuilt,
+    Body, LeaderAcquired, MasterKeyIntroduced, MasterKeyRewrapped, MasterKeyUnsealFailed,
+    MasterKeyUnsealed, NodeDriver, ProjectionRebuilt,
 };
 use crate::refusal::Refusal;
 use crate::state::State;
@@ -223,6 +224,8 @@ pub enum Notice {
     Readers(u64),
     /// A master key is used from now on; said again, it changes nothing.
     KeyIntroduced(MasterKeyId),
+    /// Custodians brought the shares of a master key to a server.
+    KeyBrought(Brought),
     /// Data keys were sealed with another master key.
     KeyRewrapped {
         /// The key before.
@@ -239,6 +242,21 @@ pub enum Notice {
         /// The digest of each.
         views: BTreeMap<String, Digest>,
     },
+}
+
+/// Shares that were brought together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Brought {
+    /// The key that they say they are of.
+    pub key: MasterKeyId,
+    /// Their set.
+    pub set: String,
+    /// Their numbers in it.
+    pub shares: Vec<u64>,
+    /// The users of the server's machine who brought them.
+    pub by: Vec<String>,
+    /// Why they were not taken, if they were not.
+    pub failed: Option<String>,
 }
 
 /// What a node says of an instance.
@@ -409,6 +427,7 @@ pub(crate) fn notice(state: &State, call: &Call<'_>, notice: &Notice) -> Written
             };
             Ok(Said::facts(vec![Fact::new(key, introduced.into())]))
         }
+        Notice::KeyBrought(it) => Ok(brought(it)),
         Notice::KeyRewrapped { from, to, count } => {
             let rewrapped = MasterKeyRewrapped {
                 from: *from,
@@ -472,6 +491,28 @@ impl Said {
 }
 
 type Noticed = Result<Said, Refusal>;
+
+fn brought(it: &Brought) -> Said {
+    let (set, shares, by) = (it.set.clone(), it.shares.clone(), it.by.clone());
+    let body: Body = match &it.failed {
+        None => MasterKeyUnsealed {
+            master_key_id: it.key,
+            set,
+            shares,
+            by,
+        }
+        .into(),
+        Some(reason) => MasterKeyUnsealFailed {
+            master_key_id: it.key,
+            set,
+            shares,
+            reason: reason.clone(),
+            by,
+        }
+        .into(),
+    };
+    Said::facts(vec![Fact::new(it.key, body)])
+}
 
 /// Whoever led before may append nothing from now on.
 fn leader(state: &State, lease: &str, replica_id: &str) -> Said {

@@ -31,10 +31,9 @@ pub(super) async fn rewrap(platform: &Platform, safe: &Safe) -> Worked {
         return Err(unavailable(match error {
             SafeError::Sealed => "the master keys are not at hand".to_owned(),
             _ => format!(
-                "the newest master key, `{newest}`, is not among the keys of this server; copy \
-                 the file `{newest}.key` from the server that made it to `{}` (mode 0600), or \
-                 ask that server",
-                safe.folder().display()
+                "the newest master key, `{newest}`, is not among the keys of this server; {}, or \
+                 ask a server that has it",
+                safe.how_to_get(newest)
             ),
         }));
     }

@@ -8,7 +8,9 @@
 use std::ffi::OsStr;
 
 use clap::builder::PossibleValuesParser;
-use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches, Subcommand, value_parser};
+use clap::{
+    Arg, ArgAction, ArgMatches, Args as _, Command, FromArgMatches, Subcommand, value_parser,
+};
 use clap_complete::ArgValueCompleter;
 use fluffy_api::Operation;
 use fluffy_api::operation::{Kind, Method, ParamKind, Spec};
@@ -16,6 +18,7 @@ use fluffy_base::{ByteSize, Span};
 
 use crate::command::platform::complete;
 
+use super::custody::{InitKeysArgs, RecoverKeysArgs, VerifySharesArgs};
 use super::fields::{Field, FieldKind, fields, first_sentence};
 
 /// What was typed below one of the nouns.
@@ -130,6 +133,21 @@ const EXTRA: &[Extra] = &[
         exec,
     ),
     ("instances exec", "Run a command in an instance", exec),
+    (
+        "keys init",
+        "Make a master key that several people keep, a share each",
+        InitKeysArgs::augment_args,
+    ),
+    (
+        "keys recover",
+        "Put a master key back from shares of its custodians",
+        RecoverKeysArgs::augment_args,
+    ),
+    (
+        "keys shares verify",
+        "Prove that shares are their master key, and keep nothing",
+        VerifySharesArgs::augment_args,
+    ),
     (
         "launch",
         "Bring what is here to run: manifest, app, env and first deploy",
@@ -249,7 +267,7 @@ fn noun(command: Command) -> Command {
         let mut words = words.split(' ');
         if words.next() == Some(name.as_str()) {
             let rest: Vec<&str> = words.collect();
-            command = place(command, &rest, &|leaf| arguments(leaf.about(*about)));
+            command = place(command, &rest, &|leaf| arguments(leaf).about(*about));
         }
     }
     // What is a command by itself, as `logs` is, needs no further word.

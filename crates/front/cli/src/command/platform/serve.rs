@@ -25,12 +25,15 @@ use fluffy_server::logs::Keeping;
 use fluffy_server::loops::lease::Timing;
 use fluffy_server::platform::{Founder, OpenPlatformError, Platform, Storage};
 use fluffy_server::server::{Options, Server};
+use fluffy_server::unseal::ServeDeskError;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::custody;
 use super::edge;
 use super::node::{self, Local, Own};
 use super::target;
+use crate::args::platform::ServerCommand;
 use crate::args::{LogArgs, NetworkArgs, RegistryArgs, ServerArgs, UpArgs};
 use crate::command::Outcome;
 use crate::failure::{self, Failure};
@@ -104,6 +107,9 @@ pub(crate) fn up(session: &Session, args: &UpArgs) -> Outcome {
 
 /// Runs a server until it is told to end.
 pub(crate) fn server(session: &Session, args: &ServerArgs) -> Outcome {
+    if let Some(ServerCommand::Unseal(args)) = &args.command {
+        return custody::unseal(session, args);
+    }
     let paths = &session.here()?.paths;
     let database = args.database.clone();
     let database = database.or_else(|| session.variable(env::FLUFFY_DATABASE));
@@ -134,6 +140,7 @@ pub(crate) fn server(session: &Session, args: &ServerArgs) -> Outcome {
         founder: Founder::Invited,
         doors: Doors {
             keys: args.keys.clone().unwrap_or_else(|| folder.join("keys")),
+            unseal: unseal(&folder, args.unseal)?,
             api: Some(args.listen),
             nodes: Some(args.listen_nodes),
             operators: args.listen_operators,
@@ -151,6 +158,12 @@ pub(crate) fn server(session: &Session, args: &ServerArgs) -> Outcome {
     };
     node::give_up(privileges::NEEDED_BY_SERVER)?;
     work(run(session, plan))
+}
+
+/// Where custodians bring shares, if they have the keys.
+fn unseal(folder: &Path, wanted: bool) -> Result<Option<PathBuf>, Failure> {
+    let socket = custody::socket(folder);
+    wanted.then(|| absolute(&socket)).transpose()
 }
 
 /// The address of a database; it may hold a password, so it is not shown.
@@ -204,6 +217,7 @@ pub(super) fn log() {
 async fn run(session: &Session, plan: Plan) -> Outcome {
     log();
     let ended = until_told();
+    tokio::pin!(ended);
     let options = Options {
         storage: plan.storage.clone(),
         ledger: LedgerOptions {
@@ -231,8 +245,21 @@ async fn run(session: &Session, plan: Plan) -> Outcome {
         })?;
     }
     let socket = plan.doors.socket.clone();
-    let opened = server.open(plan.doors).await;
-    let opened = opened.map_err(|error| closed(&error));
+    if let Some(socket) = &plan.doors.unseal {
+        session.printer.warn(&format!(
+            "the master key is with its custodians: secrets, exec, invitations and new nodes wait \
+             for `fluffy server unseal`, which reaches this server at {}",
+            socket.display()
+        ));
+    }
+    // A first start waits for shares, for as long as nobody ends it.
+    let opened = tokio::select! {
+        opened = server.open(plan.doors) => opened.map_err(|error| closed(&error)),
+        () = &mut ended => {
+            server.stop().await;
+            return Ok(ExitCode::Success);
+        }
+    };
     let (mut local, mut ways) = (None, None);
     let told = match opened {
         Ok(mut open) => {
@@ -424,6 +451,15 @@ fn closed(error: &OpenDoorsError) -> Failure {
         OpenDoorsError::Ipv4Pool { .. } => (
             ExitCode::Usage,
             "write ranges such as `--ipv4-pool 203.0.113.0/28`",
+        ),
+        OpenDoorsError::Custody(ServeDeskError::Keys(_)) => (
+            ExitCode::Conflict,
+            "prove the shares by `fluffy keys shares verify`, then move the folder of keys off \
+             this machine; or leave --unseal out",
+        ),
+        OpenDoorsError::Custody(ServeDeskError::Bind(_)) => (
+            ExitCode::Conflict,
+            "end the server that has the same folder, or name another by --data",
         ),
         OpenDoorsError::Certificate { .. } | OpenDoorsError::Nodes(_) => (
             ExitCode::Conflict,

@@ -1,0 +1,387 @@
+//! Master keys that custodians bring: a server without any on its disk.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use fluffy_api::Operation;
+use fluffy_api::client::{Ask, CallError, Client, Target};
+use fluffy_ledger::LedgerOptions;
+use fluffy_server::doors::{Doors, Open, OpenDoorsError};
+use fluffy_server::loops::lease::Timing;
+use fluffy_server::platform::{Founder, Storage};
+use fluffy_server::server::{Options, Server};
+use fluffy_server::unseal::{BringError, Progress, ServeDeskError, bring};
+use fluffy_vault::{Custody, Keyring, LoadKeyError, Share};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::house::PATIENCE;
+
+const ENV: [&str; 3] = ["local", "shop", "dev"];
+
+async fn start(folder: &Path) -> Server {
+    let options = Options {
+        storage: Storage::Directory(folder.to_owned()),
+        ledger: LedgerOptions::default(),
+        founder: Founder::Local,
+        timing: Timing::default(),
+    };
+    Server::start(options).await.unwrap()
+}
+
+fn desk(folder: &Path) -> PathBuf {
+    folder.join("custody/unseal.sock")
+}
+
+fn doors(folder: &Path) -> Doors {
+    Doors {
+        keys: folder.join("keys"),
+        unseal: Some(desk(folder)),
+        certificate: Some(folder.join("certificate")),
+        socket: Some(folder.join("api.sock")),
+        nodes: Some("127.0.0.1:0".parse().unwrap()),
+        names: vec!["localhost".to_owned()],
+        ..Doors::default()
+    }
+}
+
+/// Opens a server for the first time, which takes its shares.
+async fn first(folder: &Path, shares: &[Share]) -> (Server, Open) {
+    let mut server = start(folder).await;
+    let bringing = async {
+        let limit = Instant::now() + PATIENCE;
+        while !desk(folder).exists() {
+            assert!(Instant::now() < limit);
+            sleep(Duration::from_millis(20)).await;
+        }
+        // Nothing is open yet: there is no authority without the keys.
+        sleep(Duration::from_millis(500)).await;
+        assert!(!folder.join("api.sock").exists());
+        for share in shares {
+            bring(&desk(folder), share).await.unwrap();
+        }
+    };
+    let opening = async { server.open(doors(folder)).await.unwrap() };
+    let (open, ()) = tokio::join!(opening, bringing);
+    (server, open)
+}
+
+async fn owner(folder: &Path) -> Client {
+    let target = Target::Socket(folder.join("api.sock"));
+    Client::connect(target).await.unwrap()
+}
+
+/// Sets a secret, which takes the active key.
+async fn set(client: &Client, name: &str) -> Result<Value, CallError> {
+    let change = json!({"set": {name: "value"}, "unset": []});
+    client.send(Operation::UpdateSecrets, &ENV, &change).await
+}
+
+async fn env(client: &Client) {
+    for (operation, path, name) in [
+        (Operation::CreateApp, &ENV[..1], "shop"),
+        (Operation::CreateEnv, &ENV[..2], "dev"),
+    ] {
+        let body = json!({"name": name});
+        let _: Value = client.send(operation, path, &body).await.unwrap();
+    }
+}
+
+fn code<T: std::fmt::Debug>(result: Result<T, CallError>) -> String {
+    match result {
+        Err(CallError::Refused(problem)) => problem.code,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn why(result: Result<Progress, BringError>) -> String {
+    let error = match result {
+        Err(BringError::Call(error)) => error,
+        other => panic!("{other:?}"),
+    };
+    std::error::Error::source(&error).unwrap().to_string()
+}
+
+/// What is on record of a kind.
+fn events(server: &Server, kind: &str) -> Vec<Value> {
+    let events = server.platform().ledger().read(1, 10_000).unwrap();
+    let found = events.iter().filter(|event| event.event_type == kind);
+    found.map(|event| event.payload.value().unwrap()).collect()
+}
+
+async fn is_available(client: &Client, key: &str) -> bool {
+    let keys: Value = client.get(Operation::GetKeys, &[]).await.unwrap();
+    let mut keys = keys["keys"].as_array().unwrap().iter();
+    keys.any(|it| it["id"] == key && it["available"] == true)
+}
+
+async fn until_set(client: &Client, name: &str) {
+    let limit = Instant::now() + PATIENCE;
+    while set(client, name).await.is_err() {
+        assert!(Instant::now() < limit);
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// The bits of a key as its file has them, for who looks for them elsewhere.
+fn bits(custody: &Custody) -> (String, Vec<u8>) {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = folder.path().join("keys");
+    Keyring::restore(&keys, custody).unwrap();
+    let hex = fs::read_to_string(keys.join(format!("{}.key", custody.key_id()))).unwrap();
+    let pairs: Vec<u8> = hex.into_bytes();
+    let raw = pairs
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap());
+    let raw = raw.collect();
+    (String::from_utf8(pairs).unwrap(), raw)
+}
+
+/// Whether some bytes are anywhere in a folder.
+fn is_anywhere(folder: &Path, wanted: &[u8]) -> bool {
+    fs::read_dir(folder).unwrap().any(|entry| {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            return is_anywhere(&path, wanted);
+        }
+        // A socket can't be read.
+        let bytes = fs::read(&path).unwrap_or_default();
+        bytes.windows(wanted.len()).any(|window| window == wanted)
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_waits_for_its_custodians_and_keeps_nothing_on_its_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let custody = Custody::generate().unwrap();
+    let shares = custody.split(3, 2).unwrap();
+    let (server, open) = first(folder.path(), &shares[..2]).await;
+    assert!(open.sealed.is_none());
+    let client = owner(folder.path()).await;
+    env(&client).await;
+    set(&client, "FIRST").await.unwrap();
+    let key = custody.key_id().to_string();
+    assert!(is_available(&client, &key).await);
+    let recorded = events(&server, "master_key.unsealed");
+    assert_eq!(recorded.len(), 1, "{recorded:?}");
+    assert_eq!(recorded[0]["shares"], json!([1, 2]));
+    let me = format!("uid {}", rustix::process::getuid().as_raw());
+    assert_eq!(recorded[0]["by"], json!([me, me]));
+    // Nobody but the custodians makes a key.
+    let rotated = client.call(Ask::new(Operation::RotateKeys, &[])).await;
+    assert_eq!(code(rotated), "secrets_key_unavailable");
+    drop(client);
+    server.stop().await;
+
+    let (hex, raw) = bits(&custody);
+    for wanted in [hex.as_bytes(), &raw] {
+        assert!(!is_anywhere(folder.path(), wanted));
+    }
+    for share in &shares {
+        let line = share.expose();
+        let data = line.split(' ').nth(5).unwrap();
+        assert!(!is_anywhere(folder.path(), data.as_bytes()));
+    }
+    // The control: what is there is found.
+    fs::write(folder.path().join("forgotten"), &raw).unwrap();
+    assert!(is_anywhere(folder.path(), &raw));
+    assert!(is_anywhere(folder.path(), b"master_key.unsealed"));
+
+    // The next start serves all but secrets, by the certificate of before.
+    let mut server = start(folder.path()).await;
+    let open = server.open(doors(folder.path())).await.unwrap();
+    assert!(matches!(open.sealed, Some(LoadKeyError::Awaited)));
+    let client = owner(folder.path()).await;
+    assert_eq!(
+        code(set(&client, "SECOND").await),
+        "secrets_key_unavailable"
+    );
+    assert!(!is_available(&client, &key).await);
+    let one = bring(&desk(folder.path()), &shares[2]).await.unwrap();
+    assert_eq!((one.here, one.needed, one.unsealed), (vec![3], 2, false));
+    // The same one again is still one.
+    let one = bring(&desk(folder.path()), &shares[2]).await.unwrap();
+    assert_eq!((one.here, one.unsealed), (vec![3], false));
+    assert_eq!(
+        code(set(&client, "SECOND").await),
+        "secrets_key_unavailable"
+    );
+    let two = bring(&desk(folder.path()), &shares[0]).await.unwrap();
+    assert_eq!((two.here, two.unsealed), (vec![1, 3], true));
+    until_set(&client, "SECOND").await;
+    let opened = client.call(Ask::new(Operation::VerifyKeys, &[])).await;
+    let opened = opened.unwrap().value;
+    assert_eq!(opened["result"]["keys"][&key], 3, "{opened}");
+    drop(client);
+    server.stop().await;
+}
+
+/// Every way to come with something else; a server that was told none of this
+/// is the control above.
+#[tokio::test(flavor = "multi_thread")]
+async fn shares_that_are_not_its_key_unseal_nothing_and_are_on_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let custody = Custody::generate().unwrap();
+    let shares = custody.split(3, 2).unwrap();
+    let (server, _) = first(folder.path(), &shares[..2]).await;
+    let client = owner(folder.path()).await;
+    env(&client).await;
+    drop(client);
+    server.stop().await;
+
+    let mut server = start(folder.path()).await;
+    server.open(doors(folder.path())).await.unwrap();
+    let client = owner(folder.path()).await;
+    let desk = desk(folder.path());
+    // A key of nobody here.
+    let foreign = Custody::generate().unwrap().split(2, 2).unwrap();
+    bring(&desk, &foreign[0]).await.unwrap();
+    let refused = why(bring(&desk, &foreign[1]).await);
+    assert!(refused.contains(&custody.key_id().to_string()), "{refused}");
+    // A forged share, under the name of the right set.
+    let other = custody.split(3, 2).unwrap();
+    let forged = shares[0].expose().replace(
+        shares[0].expose().split(' ').nth(5).unwrap(),
+        other[0].expose().split(' ').nth(5).unwrap(),
+    );
+    let (line, _) = forged.rsplit_once(' ').unwrap();
+    let check = fluffy_base::Digest::of(line.as_bytes()).to_string();
+    let check = check.trim_start_matches("sha256:");
+    let forged: Share = format!("{line} {}", &check[..8]).parse().unwrap();
+    bring(&desk, &forged).await.unwrap();
+    let refused = why(bring(&desk, &shares[1]).await);
+    assert!(refused.contains("do not make master key"), "{refused}");
+    // One that says fewer are needed than the others of its set.
+    let lied = shares[1].expose().replace("share=2/3", "share=2/4");
+    let (line, _) = lied.rsplit_once(' ').unwrap();
+    let check = fluffy_base::Digest::of(line.as_bytes()).to_string();
+    let check = check.trim_start_matches("sha256:");
+    let lied: Share = format!("{line} {}", &check[..8]).parse().unwrap();
+    bring(&desk, &shares[0]).await.unwrap();
+    let refused = why(bring(&desk, &lied).await);
+    assert!(refused.contains("says other things"), "{refused}");
+    assert_eq!(code(set(&client, "ANY").await), "secrets_key_unavailable");
+    let failed = events(&server, "master_key.unseal_failed");
+    assert_eq!(failed.len(), 2, "{failed:?}");
+    let shown = serde_json::to_string(&failed).unwrap();
+    for share in shares.iter().chain(&foreign) {
+        let line = share.expose();
+        assert!(!shown.contains(line.split(' ').nth(5).unwrap()));
+    }
+    assert_eq!(
+        events(&server, "master_key.unsealed").len(),
+        1,
+        "the first start's"
+    );
+
+    // More sets than are gathered at once are sent away, and lose nothing.
+    for _ in 0..3 {
+        let one = Custody::generate().unwrap().split(2, 2).unwrap();
+        bring(&desk, &one[0]).await.unwrap();
+    }
+    let one = Custody::generate().unwrap().split(2, 2).unwrap();
+    let refused = why(bring(&desk, &one[0]).await);
+    assert!(refused.contains("4 other sets"), "{refused}");
+    let done = bring(&desk, &shares[2]).await.unwrap();
+    assert_eq!((done.here, done.unsealed), (vec![1, 3], true));
+    until_set(&client, "ANY").await;
+    drop(client);
+    server.stop().await;
+}
+
+/// Custodians make the next key while the server runs; everything follows.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_key_is_brought_and_seals_from_then_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let custody = Custody::generate().unwrap();
+    let (server, _) = first(folder.path(), &custody.split(2, 2).unwrap()).await;
+    let client = owner(folder.path()).await;
+    env(&client).await;
+    set(&client, "FIRST").await.unwrap();
+
+    // Another platform's is refused although this server is not sealed.
+    let desk = desk(folder.path());
+    let foreign = Custody::generate().unwrap().split(2, 2).unwrap();
+    bring(&desk, &foreign[0]).await.unwrap();
+    let refused = why(bring(&desk, &foreign[1]).await);
+    assert!(refused.contains("another platform"), "{refused}");
+
+    let next = custody.next().unwrap();
+    for share in next.split(2, 2).unwrap() {
+        bring(&desk, &share).await.unwrap();
+    }
+    let key = next.key_id().to_string();
+    let limit = Instant::now() + PATIENCE;
+    loop {
+        let keys: Value = client.get(Operation::GetKeys, &[]).await.unwrap();
+        if keys["current_key_id"] == key.as_str() {
+            break;
+        }
+        assert!(Instant::now() < limit, "{keys}");
+        sleep(Duration::from_millis(100)).await;
+    }
+    let done = client.call(Ask::new(Operation::RewrapKeys, &[])).await;
+    assert_eq!(done.unwrap().value["result"]["rewrapped"], 1);
+    let opened = client.call(Ask::new(Operation::VerifyKeys, &[])).await;
+    let opened = opened.unwrap().value;
+    assert_eq!(opened["result"]["keys"][&key], 2, "{opened}");
+    drop(client);
+    server.stop().await;
+
+    // From now on the next key alone is enough.
+    let mut server = start(folder.path()).await;
+    server.open(doors(folder.path())).await.unwrap();
+    let client = owner(folder.path()).await;
+    for share in next.split(2, 2).unwrap() {
+        bring(&desk, &share).await.unwrap();
+    }
+    until_set(&client, "SECOND").await;
+    drop(client);
+    server.stop().await;
+}
+
+/// A server whose keys are in files becomes one whose custodians have them.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_in_files_go_to_custodians_and_files_that_stay_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = folder.path().join("keys");
+    let mut server = start(folder.path()).await;
+    let with_files = Doors {
+        unseal: None,
+        ..doors(folder.path())
+    };
+    server.open(with_files).await.unwrap();
+    let client = owner(folder.path()).await;
+    env(&client).await;
+    set(&client, "FIRST").await.unwrap();
+    drop(client);
+    server.stop().await;
+    let custody = Keyring::open(&keys).unwrap().custody().unwrap();
+    let shares = custody.split(3, 2).unwrap();
+
+    let mut server = start(folder.path()).await;
+    let error = server.open(doors(folder.path())).await.unwrap_err();
+    let in_files = matches!(
+        &error,
+        OpenDoorsError::Custody(ServeDeskError::Keys(LoadKeyError::InFiles { .. }))
+    );
+    assert!(in_files, "{error:?}");
+    server.stop().await;
+
+    fs::remove_dir_all(&keys).unwrap();
+    let mut server = start(folder.path()).await;
+    let open = server.open(doors(folder.path())).await.unwrap();
+    assert!(open.sealed.is_some());
+    let client = owner(folder.path()).await;
+    for share in &shares[1..] {
+        bring(&desk(folder.path()), share).await.unwrap();
+    }
+    // It opens what the files sealed.
+    until_set(&client, "SECOND").await;
+    let opened = client.call(Ask::new(Operation::VerifyKeys, &[])).await;
+    let opened = opened.unwrap().value;
+    assert_eq!(opened["result"]["opened"], 3, "{opened}");
+    drop(client);
+    server.stop().await;
+}
