@@ -25,12 +25,16 @@ use serde_json::Value;
 pub const FIRST_READERS: u64 = 1;
 
 /// The version of the readers of this build: they know the whole catalogue.
-pub const READER_VERSION: u64 = FIRST_READERS;
+pub const READER_VERSION: u64 = 2;
 
 /// Each type and version that readers of the first version do not know, and
 /// since which version they do. What is new comes here with the next version,
 /// and is appended once every replica has it.
-const LATER: &[(&str, u32, u64)] = &[];
+const LATER: &[(&str, u32, u64)] = &[
+    ("enrollment_token.decided", 1, 2),
+    ("enrollment_token.requested", 1, 2),
+    ("enrollment_token.terms_set", 1, 2),
+];
 
 /// Since which version readers know events of a type and version.
 #[must_use]
@@ -620,6 +624,21 @@ catalogue! {
         ? node_id: NodeId,
     }
     EnrollmentTokenRevoked = "enrollment_token.revoked" of "enrollment_token" {}
+    EnrollmentTokenTermsSet = "enrollment_token.terms_set" of "enrollment_token" {
+        labels: BTreeMap<String, String>,
+        require_approval: bool,
+    }
+    EnrollmentTokenRequested = "enrollment_token.requested" of "enrollment_token" {
+        key_fingerprint: String,
+        endpoint: String,
+        arch: String,
+        agent_version: String,
+    }
+    EnrollmentTokenDecided = "enrollment_token.decided" of "enrollment_token" {
+        outcome: String,
+        by: String,
+        key_fingerprint: String,
+    }
     NodeEnrolled = "node.enrolled" of "node" {
         wireguard_public_key: String,
         endpoint: String,

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::ArgValueCompleter;
+use fluffy_base::Span;
 use fluffy_image::Mirror;
 
 pub(crate) use fields::{Field, FieldKind, fields, kind};
@@ -382,6 +383,9 @@ pub(crate) struct NodeEnrollArgs {
     /// Replace what an earlier enrolment left; the token must name the node that it was
     #[arg(long)]
     pub(crate) again: bool,
+    /// How long to wait for an operator, where the token takes an approval
+    #[arg(long, value_name = "TIME", default_value = "24h")]
+    pub(crate) approval_wait: Span,
 }
 
 /// What `node run` takes.
