@@ -69,6 +69,9 @@ pub const MAX_LOG_ENTRIES: usize = 1000;
 /// What goes before the random bytes of a datagram that looks for a node.
 pub const REACH: &[u8; 12] = b"fluffy-reach";
 
+/// The code of an enrolment that waits for an operator; the machine asks again.
+pub const PENDING: &str = "enroll_pending";
+
 /// Where the code of a refusal is.
 const CODE_KEY: &str = "fluffy-code";
 

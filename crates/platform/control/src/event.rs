@@ -33,6 +33,9 @@ pub const READER_VERSION: u64 = 2;
 const LATER: &[(&str, u32, u64)] = &[
     ("master_key.unsealed", 1, 2),
     ("master_key.unseal_failed", 1, 2),
+    ("enrollment_token.decided", 1, 2),
+    ("enrollment_token.requested", 1, 2),
+    ("enrollment_token.terms_set", 1, 2),
 ];
 
 /// Since which version readers know events of a type and version.
@@ -636,6 +639,21 @@ catalogue! {
         ? node_id: NodeId,
     }
     EnrollmentTokenRevoked = "enrollment_token.revoked" of "enrollment_token" {}
+    EnrollmentTokenTermsSet = "enrollment_token.terms_set" of "enrollment_token" {
+        labels: BTreeMap<String, String>,
+        require_approval: bool,
+    }
+    EnrollmentTokenRequested = "enrollment_token.requested" of "enrollment_token" {
+        key_fingerprint: String,
+        endpoint: String,
+        arch: String,
+        agent_version: String,
+    }
+    EnrollmentTokenDecided = "enrollment_token.decided" of "enrollment_token" {
+        outcome: String,
+        by: String,
+        key_fingerprint: String,
+    }
     NodeEnrolled = "node.enrolled" of "node" {
         wireguard_public_key: String,
         endpoint: String,

@@ -45,6 +45,7 @@ use crate::material::{Once, Workshop};
 use crate::peers::{Line, Reach, Told, Wanted as WantedLines};
 use crate::personal::{Address, address_of, address_of_principal, is_address_of};
 use crate::platform::Platform;
+use crate::room::Fill;
 use crate::safe;
 use crate::sequencer::{Answer, SubmitError};
 use crate::works::{self, Work};
@@ -894,7 +895,7 @@ impl Backend for Control {
             None if self.platform.ledger().is_failing() => {
                 Health::Unready("the ledger can't be written".to_owned())
             }
-            None => Health::Ready,
+            None => Health::Ready(self.platform.room().and_then(full)),
             Some(error) => Health::Unready(error.to_string()),
         }
     }
@@ -918,6 +919,14 @@ impl Backend for Control {
         let (figures, now) = (self.platform.figures(), self.now());
         let missed = self.workshop.safe().missed();
         text.push_str(&self.look(|state| figures.text(state, now, missed)));
+        if let Some(fill) = self.platform.room() {
+            text.push_str(&format!(
+                "# TYPE fluffy_ledger_disk_used_ratio gauge\n\
+                 fluffy_ledger_disk_used_ratio {}.{:03}\n",
+                fill.permille / 1000,
+                fill.permille % 1000
+            ));
+        }
         text
     }
 
@@ -1022,4 +1031,11 @@ fn mistaken() -> Refusal {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What operators are told of a disk that fills up.
+fn full(fill: Fill) -> Option<String> {
+    let percent = fill.permille / 10;
+    let why = format!("the disk of the ledger is {percent} % full; make room before it is full");
+    fill.is_short.then_some(why)
 }

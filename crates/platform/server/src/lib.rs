@@ -34,6 +34,7 @@ pub mod peers;
 pub mod personal;
 pub mod platform;
 mod readers;
+mod room;
 pub mod safe;
 pub mod sequencer;
 pub mod server;

@@ -73,7 +73,7 @@ async fn lead(
 }
 
 /// Does something now and then, for as long as the term lasts.
-async fn every<F: Future<Output = ()>>(period: Duration, pass: impl Fn() -> F) {
+pub(crate) async fn every<F: Future<Output = ()>>(period: Duration, pass: impl Fn() -> F) {
     let mut ticks = interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

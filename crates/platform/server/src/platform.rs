@@ -31,6 +31,7 @@ use crate::fold::{self, FoldError};
 use crate::hashes::Hashes;
 use crate::machine::{Ask, Job, Reply};
 use crate::readers::{Build, Sign};
+use crate::room::{Fill, Room};
 use crate::sequencer::{Answer, Sequencer, SequencerOptions, StartSequencerError, SubmitError};
 use crate::snapshot::Snapshots;
 
@@ -56,6 +57,8 @@ struct Parts {
     replica: String,
     build: Build,
     figures: Figures,
+    /// The disk of the ledger; none where it is in a database.
+    room: Option<Arc<Room>>,
     /// What this replica says of itself; none if there can be no other.
     sign: Option<Arc<Sign>>,
     archive: Option<PathBuf>,
@@ -197,6 +200,10 @@ impl Platform {
                  accepted by its number"
             );
         }
+        let room = match storage {
+            Storage::Directory(directory) => Some(Arc::new(Room::new(directory.join("ledger")))),
+            Storage::Database { .. } => None,
+        };
         let snapshots = Snapshots::new(aside.clone());
         let options: SequencerOptions<State> = SequencerOptions {
             recall: snapshots.recall(Handle::current()),
@@ -228,13 +235,19 @@ impl Platform {
         let (stop, stopped) = watch::channel(false);
         let (saved, kept) = (sequencer.clone(), snapshots.clone());
         let (said, unsaid) = (sign.clone(), stopped.clone());
+        let (watched, unwatched) = (room.clone(), stopped.clone());
         let saving = tokio::spawn(async move {
             let say = async {
                 if let Some(sign) = said {
                     sign.keep(unsaid).await;
                 }
             };
-            tokio::join!(kept.keep(&saved, stopped), say);
+            let look = async {
+                if let Some(room) = watched {
+                    room.watch(unwatched).await;
+                }
+            };
+            tokio::join!(kept.keep(&saved, stopped), say, look);
         });
         Ok(Self {
             parts: Arc::new(Parts {
@@ -248,6 +261,7 @@ impl Platform {
                 replica,
                 build,
                 figures: Figures::default(),
+                room,
                 sign,
                 stop,
                 saving: tokio::sync::Mutex::new(Some(saving)),
@@ -472,6 +486,11 @@ impl Platform {
     /// What was counted here.
     pub(crate) fn figures(&self) -> &Figures {
         &self.parts.figures
+    }
+
+    /// How full the disk of the ledger is, where this process sees it.
+    pub(crate) fn room(&self) -> Option<Fill> {
+        self.parts.room.as_ref()?.look()
     }
 
     /// What this build reads and writes.

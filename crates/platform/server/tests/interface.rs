@@ -41,6 +41,8 @@ mod personal;
 mod reach;
 #[path = "interface/repeats.rs"]
 mod repeats;
+#[path = "interface/room.rs"]
+mod room;
 #[path = "interface/secrets.rs"]
 mod secrets;
 #[path = "interface/strangers.rs"]

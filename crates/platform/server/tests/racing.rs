@@ -18,12 +18,16 @@ mod crew;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fluffy_api::Operation;
 use fluffy_api::client::{Ask, CallError, Client, Target};
 use fluffy_base::Digest;
+use fluffy_control::Outcome;
 use fluffy_control::call::ResolvedImage;
 use fluffy_control::event::ResolvedDigest;
+use fluffy_control::runtime::Notice as RuntimeNotice;
+use fluffy_control::runtime::notice::PENDING;
 use fluffy_ledger::LedgerOptions;
 use fluffy_server::backend::Control;
 use fluffy_server::exec::Execs;
@@ -40,8 +44,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::UnixListener;
 use tokio::sync::Barrier;
+use tokio::time::{Instant, sleep};
 
-use crew::Crew;
+use crew::{Crew, enrolment};
 
 /// How many ask at once; half of them each replica.
 const RACERS: usize = 12;
@@ -101,7 +106,10 @@ impl Pair {
             racing.push(tokio::spawn(async move {
                 line.wait().await;
                 let path: Vec<&str> = racer.path.iter().map(String::as_str).collect();
-                let mut ask = Ask::new(racer.operation, &path).body(&racer.body);
+                let mut ask = Ask::new(racer.operation, &path);
+                if !racer.body.is_null() {
+                    ask = ask.body(&racer.body);
+                }
                 if let Some(key) = racer.key {
                     ask = ask.key(key);
                 }
@@ -329,5 +337,68 @@ async fn what_there_is_one_of_goes_to_one() {
         seen.insert(names);
     }
     assert_eq!(seen.len(), 1);
+    pair.stop().await;
+}
+
+/// A token that takes an approval, as soon as every replica can read of it.
+async fn careful(pair: &Pair) -> String {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    let body = json!({"require_approval": true});
+    loop {
+        let ask = Ask::new(Operation::CreateEnrollmentToken, &[]).body(&body);
+        match pair.client(0).await.call(ask).await {
+            Ok(made) => return made.value["id"].as_str().unwrap().to_owned(),
+            Err(CallError::Refused(problem)) if problem.code == "unavailable" => {}
+            Err(error) => panic!("{error}"),
+        }
+        assert!(
+            Instant::now() < deadline,
+            "replicas agree on what they read"
+        );
+        sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// What a replica says to a machine: what came of it, or the refusal's code.
+async fn says(server: &Server, token: &str, number: u128) -> String {
+    let crew = Crew {
+        platform: server.platform().clone(),
+    };
+    let asked = RuntimeNotice::Enroll(Box::new(enrolment(number, token)));
+    match crew.notice(asked).await {
+        Outcome::Done { subject, .. } => subject.kind.to_owned(),
+        Outcome::Refused(refusal) => refusal.code.to_owned(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A machine asks one replica, operators answer another, and a third word is
+/// too late; all of it is on record, so no replica has to be there later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_machine_that_waits_is_decided_about_once_at_any_replica() {
+    let pair = Pair::start().await;
+    for (number, may_join) in [(1, true), (2, false)] {
+        let token = careful(&pair).await;
+        let [one, other] = &pair.servers[..] else {
+            panic!("two replicas");
+        };
+        assert_eq!(says(one, &token, number).await, PENDING);
+        assert_eq!(says(other, &token, number).await, PENDING);
+        let operation = match may_join {
+            true => Operation::ApproveEnrollment,
+            false => Operation::RefuseEnrollment,
+        };
+        let racers = (0..RACERS).map(|_| Racer::new(operation, &[&token], Value::Null));
+        let ends = pair.race(racers.collect()).await;
+        one_winner("the decision", &ends, &["invalid_transition"]);
+        let said = says(other, &token, number).await;
+        assert_eq!(said, if may_join { "node" } else { "policy_denied" });
+        // What it was let in with is used up, wherever it is shown.
+        if may_join {
+            assert_eq!(says(one, &token, 9).await, "forbidden");
+        }
+    }
+    let crew = pair.crew();
+    assert_eq!(crew.state(|state| state.runtime.nodes.len()), 1);
     pair.stop().await;
 }

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::ArgValueCompleter;
+use fluffy_base::Span;
 use fluffy_image::Mirror;
 
 pub(crate) use custody::{
@@ -386,6 +387,9 @@ pub(crate) struct NodeEnrollArgs {
     /// Replace what an earlier enrolment left; the token must name the node that it was
     #[arg(long)]
     pub(crate) again: bool,
+    /// How long to wait for an operator, where the token takes an approval
+    #[arg(long, value_name = "TIME", default_value = "24h")]
+    pub(crate) approval_wait: Span,
 }
 
 /// What `node run` takes.

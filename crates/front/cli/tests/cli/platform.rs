@@ -259,7 +259,13 @@ const TYPED: &[(&str, &str)] = &[
         "nodes enroll-token create --ttl 1h --allow-nat --replaces node_00000000000000000000000001",
         "createEnrollmentToken",
     ),
+    (
+        "nodes enroll-token create --require-approval --label zone=eu-1 --label rack=7",
+        "createEnrollmentToken",
+    ),
     ("nodes enroll-token list", "listEnrollmentTokens"),
+    ("nodes enroll-token approve ent_1", "approveEnrollment"),
+    ("nodes enroll-token refuse ent_1", "refuseEnrollment"),
     ("nodes addresses", "getIpam"),
     ("nodes image-limits list", "getImageLimits"),
     (

@@ -5,7 +5,7 @@
 //! of the server.
 
 use std::net::{IpAddr, SocketAddr};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fluffy_base::Digest;
 use futures_util::Stream;
@@ -16,6 +16,7 @@ use ring::rand::SystemRandom;
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
 use tonic::Status;
 
 use super::dial::{Channel, DialError, Trust, dial, pin};
@@ -23,7 +24,7 @@ use super::v1::enroll_request::Step as Asked;
 use super::v1::enroll_response::Step as Told;
 use super::v1::enrolment_client::EnrolmentClient;
 use super::v1::nodes_client::NodesClient;
-use super::{EnrolmentToken, MAX_TO_NODE, PROTOCOL, REACH, Transcript, v1};
+use super::{EnrolmentToken, MAX_TO_NODE, PENDING, PROTOCOL, REACH, Transcript, code_of, v1};
 
 /// What a machine enrols with.
 #[derive(Debug, Clone)]
@@ -86,63 +87,153 @@ pub enum EnrolError {
     Protocol(&'static str),
 }
 
+/// How often a machine asks again that waits to be approved.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// A machine that waits until an operator approves it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// What the server says of it.
+    pub said: String,
+    /// SHA-256 of the machine's key, as operators see it.
+    pub key: Digest,
+}
+
 /// Enrols, and says what was given.
 ///
 /// # Errors
-/// See [`EnrolError`].
+/// See [`EnrolError`]. Who has to be approved first is refused with
+/// `enroll_pending`: see [`enrol_patiently`].
 pub async fn enrol(enrolling: &Enrolling) -> Result<Enrolled, EnrolError> {
-    let (host, port) = &enrolling.server;
-    let trust = Trust::Pin(enrolling.pin);
-    let channel = dial((host, *port), &trust, None).await?;
-    let key = KeyPair::generate().map_err(|_| EnrolError::Keys)?;
-    let csr = signing_request(&key)?;
-    let overlay = EphemeralPrivateKey::generate(&X25519, &SystemRandom::new());
-    let overlay = overlay.map_err(|_| EnrolError::Keys)?;
-    let overlay_key = overlay.compute_public_key();
-    let overlay_key = overlay_key.map_err(|_| EnrolError::Keys)?;
-    let (underlay, _answering) = answering(enrolling.underlay).await?;
-    let (asked, questions) = mpsc::channel(2);
-    let begin = v1::EnrollBegin {
-        protocol: PROTOCOL,
-        token: enrolling.token.reveal().to_owned(),
-        csr: csr.clone(),
-        overlay_public_key: overlay_key.as_ref().to_vec(),
-        role: enrolling.role.into(),
-        underlay: Some(underlay),
-        facts: Some(enrolling.facts.clone()),
-        clock_ms: now_ms(),
-        former_node_id: enrolling.former_node_id.clone(),
-        machine_fingerprint: enrolling.fingerprint.clone(),
-    };
-    // The stream holds both messages, so neither is ever waited for.
-    let _ = asked.send(step(Asked::Begin(begin))).await;
-    let mut client = EnrolmentClient::with_origin(channel, Channel::origin());
-    let mut told = client.enroll(streaming(questions)).await?.into_inner();
-    let Some(Told::Challenge(challenge)) = told.message().await?.and_then(|told| told.step) else {
-        return Err(EnrolError::Protocol("sent no challenge"));
-    };
-    let transcript = Transcript {
-        nonce: &challenge.nonce,
-        token: enrolling.token.hash(),
-        csr: &csr,
-        overlay_key: overlay_key.as_ref(),
-    };
-    let theirs = UnparsedPublicKey::new(&X25519, &challenge.public_key);
-    let proof = agree_ephemeral(overlay, &theirs, |shared| transcript.prove(shared));
-    let proof = proof.map_err(|_| EnrolError::Protocol("has a key that shares no secret"))?;
-    let _ = asked
-        .send(step(Asked::Proof(v1::EnrollProof { proof })))
-        .await;
-    let Some(Told::Credentials(issued)) = told.message().await?.and_then(|told| told.step) else {
-        return Err(EnrolError::Protocol("gave no credentials"));
-    };
-    if pin(&issued.root_certificate.as_slice().into()) != Some(enrolling.pin) {
-        return Err(EnrolError::Protocol(
-            "gave another root than the pinned one",
-        ));
+    Machine::new(enrolling).await?.ask(enrolling).await
+}
+
+/// Enrols, and waits so long while an operator has to approve the machine,
+/// which is told once. A server that goes away meanwhile is asked again.
+///
+/// # Errors
+/// See [`EnrolError`]; `enroll_pending` if nobody decided in time.
+pub async fn enrol_patiently(
+    enrolling: &Enrolling,
+    patience: Duration,
+    mut waits: impl FnMut(Waiting),
+) -> Result<Enrolled, EnrolError> {
+    let machine = Machine::new(enrolling).await?;
+    let deadline = Instant::now() + patience;
+    let mut is_known = false;
+    loop {
+        let error = match machine.ask(enrolling).await {
+            Ok(enrolled) => return Ok(enrolled),
+            Err(error) => error,
+        };
+        if let EnrolError::Refused(status) = &error
+            && code_of(status) == Some(PENDING)
+            && !is_known
+        {
+            is_known = true;
+            waits(Waiting {
+                said: status.message().to_owned(),
+                key: Digest::of(machine.key.public_key_raw()),
+            });
+        }
+        if !is_known || !error.may_pass() || Instant::now() + AGAIN > deadline {
+            return Err(error);
+        }
+        sleep(AGAIN).await;
     }
-    let key = key.serialize_der();
-    Ok(Enrolled { issued, key })
+}
+
+impl EnrolError {
+    /// Whether the same machine may be let in a little later.
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::Dial(_) => true,
+            Self::Refused(status) => match code_of(status) {
+                Some(code) => [PENDING, "enroll_retry"].contains(&code),
+                // No word of the server, but of the connection.
+                None => true,
+            },
+            Self::Keys | Self::Listen { .. } | Self::Protocol(_) => false,
+        }
+    }
+}
+
+/// What a machine is while it asks: the key of its certificate, and where it
+/// answers, stay the same however often it does.
+struct Machine {
+    key: KeyPair,
+    csr: Vec<u8>,
+    underlay: v1::Underlay,
+    _answering: Option<Answering>,
+}
+
+impl Machine {
+    async fn new(enrolling: &Enrolling) -> Result<Self, EnrolError> {
+        let key = KeyPair::generate().map_err(|_| EnrolError::Keys)?;
+        let csr = signing_request(&key)?;
+        let (underlay, answering) = answering(enrolling.underlay).await?;
+        Ok(Self {
+            key,
+            csr,
+            underlay,
+            _answering: answering,
+        })
+    }
+
+    async fn ask(&self, enrolling: &Enrolling) -> Result<Enrolled, EnrolError> {
+        let (host, port) = &enrolling.server;
+        let trust = Trust::Pin(enrolling.pin);
+        let channel = dial((host, *port), &trust, None).await?;
+        // A proof uses it up, so each try has its own.
+        let overlay = EphemeralPrivateKey::generate(&X25519, &SystemRandom::new());
+        let overlay = overlay.map_err(|_| EnrolError::Keys)?;
+        let overlay_key = overlay.compute_public_key();
+        let overlay_key = overlay_key.map_err(|_| EnrolError::Keys)?;
+        let (asked, questions) = mpsc::channel(2);
+        let begin = v1::EnrollBegin {
+            protocol: PROTOCOL,
+            token: enrolling.token.reveal().to_owned(),
+            csr: self.csr.clone(),
+            overlay_public_key: overlay_key.as_ref().to_vec(),
+            role: enrolling.role.into(),
+            underlay: Some(self.underlay.clone()),
+            facts: Some(enrolling.facts.clone()),
+            clock_ms: now_ms(),
+            former_node_id: enrolling.former_node_id.clone(),
+            machine_fingerprint: enrolling.fingerprint.clone(),
+        };
+        // The stream holds both messages, so neither is ever waited for.
+        let _ = asked.send(step(Asked::Begin(begin))).await;
+        let mut client = EnrolmentClient::with_origin(channel, Channel::origin());
+        let mut told = client.enroll(streaming(questions)).await?.into_inner();
+        let Some(Told::Challenge(challenge)) = told.message().await?.and_then(|told| told.step)
+        else {
+            return Err(EnrolError::Protocol("sent no challenge"));
+        };
+        let transcript = Transcript {
+            nonce: &challenge.nonce,
+            token: enrolling.token.hash(),
+            csr: &self.csr,
+            overlay_key: overlay_key.as_ref(),
+        };
+        let theirs = UnparsedPublicKey::new(&X25519, &challenge.public_key);
+        let proof = agree_ephemeral(overlay, &theirs, |shared| transcript.prove(shared));
+        let proof = proof.map_err(|_| EnrolError::Protocol("has a key that shares no secret"))?;
+        let _ = asked
+            .send(step(Asked::Proof(v1::EnrollProof { proof })))
+            .await;
+        let Some(Told::Credentials(issued)) = told.message().await?.and_then(|told| told.step)
+        else {
+            return Err(EnrolError::Protocol("gave no credentials"));
+        };
+        if pin(&issued.root_certificate.as_slice().into()) != Some(enrolling.pin) {
+            return Err(EnrolError::Protocol(
+                "gave another root than the pinned one",
+            ));
+        }
+        let key = self.key.serialize_der();
+        Ok(Enrolled { issued, key })
+    }
 }
 
 /// The address of this machine from which the server is reached, and at which

@@ -502,7 +502,7 @@ operations! {
         list("listEnrollmentTokens", "/v1/enrollment-tokens").can("node.enroll")
             .gives::<List<EnrollmentToken>>()
             .query(&[
-                one_of("status", &["pending", "consumed", "revoked", "expired"]),
+                one_of("status", ENROLLMENT_STATUS),
                 AFTER,
                 BEFORE,
             ]).cli("nodes enroll-token list");
@@ -513,6 +513,16 @@ operations! {
     RevokeEnrollmentToken "Ends a permission to join as a node."
         delete("revokeEnrollmentToken", "/v1/enrollment-tokens/{enrollment_token}")
             .can("node.enroll").errors(&["invalid_transition"]).cli("nodes enroll-token revoke");
+    ApproveEnrollment "Lets the machine in that waits with a permission to join."
+        act("approveEnrollment", "/v1/enrollment-tokens/{enrollment_token}/approve")
+            .can("node.enroll").gives::<EnrollmentToken>()
+            .errors(&["approval_expired", "invalid_transition", "self_approval"])
+            .cli("nodes enroll-token approve");
+    RefuseEnrollment "Refuses the machine that waits with a permission to join."
+        act("refuseEnrollment", "/v1/enrollment-tokens/{enrollment_token}/refuse")
+            .can("node.enroll").gives::<EnrollmentToken>()
+            .errors(&["approval_expired", "invalid_transition"])
+            .cli("nodes enroll-token refuse");
     GetIpam "Shows how many addresses are taken."
         read("getIpam", "/v1/ipam").can("node.read").gives::<Ipam>().cli("nodes addresses");
     GetPlatformOperation "Shows how far something is that belongs to no org."
@@ -600,6 +610,9 @@ const JOB_STATUS: &[&str] = &["queued", "running", "succeeded", "failed"];
 const NODE_STATUS: &[&str] = &[
     "enrolled", "active", "degraded", "draining", "drained", "offline", "disabled", "removed",
     "revoked",
+];
+const ENROLLMENT_STATUS: &[&str] = &[
+    "pending", "waiting", "approved", "refused", "consumed", "revoked", "expired",
 ];
 const LOG_STREAM: &[&str] = &["stdout", "stderr", "platform"];
 const ROUTE_STATUS: &[&str] = &["pending", "active", "degraded", "blocked", "deleting"];

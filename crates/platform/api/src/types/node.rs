@@ -111,7 +111,9 @@ pub struct EnrollmentToken {
     #[serde(flatten)]
     pub meta: Meta<EnrollmentTokenId>,
     /// Where it stands.
-    #[schemars(extend("enum" = ["pending", "consumed", "revoked", "expired"]))]
+    #[schemars(extend("enum" = [
+        "pending", "waiting", "approved", "refused", "consumed", "revoked", "expired"
+    ]))]
     pub status: String,
     /// Until when it is good.
     pub expires_at: Timestamp,
@@ -119,6 +121,34 @@ pub struct EnrollmentToken {
     pub created_by: String,
     /// The node that used it.
     pub node_id: Option<NodeId>,
+    /// What its node is called.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Whether an operator has to approve the machine that uses it.
+    #[serde(default)]
+    pub require_approval: bool,
+    /// The machine that asked to be approved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<EnrollmentRequest>,
+}
+
+/// A machine that asked to join with a token that takes an approval.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EnrollmentRequest {
+    /// SHA-256 of the machine's key, which it shows as well.
+    pub key_fingerprint: String,
+    /// Where others reach it; empty behind NAT.
+    pub endpoint: String,
+    /// `amd64` or `arm64`.
+    pub arch: String,
+    /// What it runs.
+    pub agent_version: String,
+    /// Since when it waits.
+    pub asked_at: Timestamp,
+    /// What was decided: `approved` or `refused`.
+    pub outcome: Option<String>,
+    /// Who decided.
+    pub decided_by: Option<String>,
 }
 
 /// Asks for an enrolment token.
@@ -136,6 +166,12 @@ pub struct CreateEnrollmentToken {
     /// joins.
     #[serde(default)]
     pub replaces: Option<NodeId>,
+    /// What its node is called, as names with values.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Whether an operator has to approve the machine before it joins.
+    #[serde(default)]
+    pub require_approval: bool,
 }
 
 /// An enrolment token with its secret, shown once.

@@ -84,6 +84,12 @@ impl At<'_> {
     fn actor(&self) -> String {
         self.event.actor.id.clone()
     }
+
+    /// For whom the actor acted, which may be for itself.
+    fn on_behalf_of(&self) -> String {
+        let actor = &self.event.actor;
+        actor.on_behalf_of.as_ref().unwrap_or(&actor.id).clone()
+    }
 }
 
 /// Keeps what has ended, and drops the oldest of too many; which one, if any.

@@ -39,6 +39,8 @@ use crate::state::State;
 /// The reason why an instance was not made that got no address, and the kind of
 /// the subject of a step that led to that.
 pub const NO_ADDRESS: &str = "ipam_exhausted";
+/// The kind of subject of an enrolment that waits for a person.
+pub const PENDING: &str = "enrollment_pending";
 
 /// What happens to what runs without a request from outside.
 #[derive(Debug, Clone, PartialEq)]
@@ -331,6 +333,8 @@ pub struct Vital {
 pub struct Enrolment {
     /// The id that it gets.
     pub node: NodeId,
+    /// Of the key that its certificate is for: the same at every try.
+    pub request_key: String,
     /// The token that it showed.
     pub token: EnrollmentTokenId,
     /// Its key in the overlay.

@@ -367,6 +367,31 @@ pub struct EnrollmentToken {
     pub allow_nat: bool,
     /// The node that the machine was before.
     pub replaces: Option<NodeId>,
+    /// For whom it was made: whoever that is approves no request of it.
+    pub made_for: String,
+    /// What its node is called beside what the machine says.
+    pub labels: BTreeMap<String, String>,
+    /// Whether a person has to look at the machine first.
+    pub require_approval: bool,
+    /// The machine that asked for it, of which there is one at most.
+    pub request: Option<EnrollmentRequest>,
+}
+
+/// A machine that waits to be let in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnrollmentRequest {
+    /// Of the key that its certificate will be for.
+    pub key: String,
+    /// Where others reach it; empty behind NAT.
+    pub endpoint: String,
+    /// Its processors.
+    pub arch: String,
+    /// What it runs.
+    pub agent_version: String,
+    /// Since when it waits.
+    pub asked_at: Timestamp,
+    /// What was decided, `approved` or `refused`, and by whom.
+    pub decided: Option<(String, String)>,
 }
 
 /// A way from outside to a process type.

@@ -14,6 +14,7 @@ mod preflight;
 mod releases;
 mod routes;
 mod secrets;
+mod tokens;
 mod volumes;
 
 use fluffy_api::Operation;
@@ -26,6 +27,7 @@ use serde::de::DeserializeOwned;
 pub(crate) use deploys::{NewDeploy, current_secrets, new_deploy, plain_options};
 pub(crate) use exec::denied as exec_denied;
 pub(crate) use keys::{retires_from, still_asked};
+use tokens::Verdict;
 
 use super::Runtime;
 use super::record::{App, Env};
@@ -105,8 +107,10 @@ fn decide(desk: &Desk<'_>) -> Decided {
         O::ConfirmNodePlan => nodes::confirm_plan(desk),
         O::RevokeNode => nodes::revoke(desk),
         O::RemoveNode => nodes::remove(desk),
-        O::CreateEnrollmentToken => nodes::create_token(desk),
-        O::RevokeEnrollmentToken => nodes::revoke_token(desk),
+        O::ApproveEnrollment => tokens::decide(desk, Verdict::Approved),
+        O::RefuseEnrollment => tokens::decide(desk, Verdict::Refused),
+        O::CreateEnrollmentToken => tokens::create(desk),
+        O::RevokeEnrollmentToken => tokens::revoke(desk),
         O::SetImageLimits => platform::set_image_limits(desk),
         O::RotateKeys => keys::rotate(desk),
         O::RehomeVolume => platform::rehome(desk),

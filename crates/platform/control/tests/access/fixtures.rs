@@ -106,6 +106,7 @@ fn every_event_type_has_an_example_that_reads_and_folds() {
 #[test]
 fn what_the_first_readers_do_not_know_is_of_a_later_version() {
     let first: BTreeSet<&str> = include_str!("../fixtures/readers-1.txt").lines().collect();
+    let second: BTreeSet<&str> = include_str!("../fixtures/readers-2.txt").lines().collect();
     let mut newest = FIRST_READERS;
     for (name, version) in Body::TYPES {
         let (line, since) = (format!("{name} {version}"), readable_since(name, *version));
@@ -115,6 +116,7 @@ fn what_the_first_readers_do_not_know_is_of_a_later_version() {
             first.contains(line.as_str()),
             "`{line}` is read since version {since}: what is new goes to `LATER` of event.rs"
         );
+        assert_eq!(since == 2, second.contains(line.as_str()), "`{line}`");
         newest = newest.max(since);
     }
     assert_eq!(

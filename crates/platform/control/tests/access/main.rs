@@ -11,6 +11,7 @@
 mod approvals;
 mod bindings;
 mod commands;
+mod enrolment;
 mod fixtures;
 mod ground;
 mod idempotency;

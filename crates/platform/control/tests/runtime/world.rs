@@ -399,6 +399,7 @@ pub(crate) fn enrolment(node: NodeId, token: EnrollmentTokenId) -> Enrolment {
         machine: None,
         former: None,
         node,
+        request_key: format!("certificate of {node}"),
         token,
         wireguard_public_key: format!("key of {node}"),
         endpoint: "[2001:db8::1]:51820".to_owned(),

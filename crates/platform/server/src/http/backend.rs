@@ -300,8 +300,8 @@ pub struct Stored {
 /// How a server is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
-    /// It takes requests.
-    Ready,
+    /// It takes requests; something may need an operator all the same.
+    Ready(Option<String>),
     /// It does not, for this reason.
     Unready(String),
 }

@@ -306,7 +306,10 @@ impl<B: Backend> Shared<B> {
         match head.uri.path() {
             "/healthz" => Some(Reply::text(200, plain, "ok\n")),
             "/readyz" => Some(match self.backend.health() {
-                Health::Ready => Reply::text(200, plain, "ready\n"),
+                Health::Ready(None) => Reply::text(200, plain, "ready\n"),
+                Health::Ready(Some(but)) => {
+                    Reply::text(200, plain, format!("ready\nwarning: {but}\n"))
+                }
                 Health::Unready(why) => Reply::text(503, plain, format!("{why}\n")),
             }),
             "/metrics" => {

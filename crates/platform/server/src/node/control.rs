@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use fluffy_api::node::v1;
+use fluffy_api::node::{PENDING, v1};
 use fluffy_base::id::{EnrollmentTokenId, ExecSessionId, InstanceId, NodeId};
 use fluffy_base::{Digest, Timestamp};
 use fluffy_contract::BoxFuture;
@@ -20,7 +20,9 @@ use fluffy_control::access::Notice as AccessNotice;
 use fluffy_control::call::Subject;
 use fluffy_control::event::NodeDriver;
 use fluffy_control::runtime::Notice as RuntimeNotice;
-use fluffy_control::runtime::notice::{Enrolment as NewNode, JobReport, Report, VolumeReport};
+use fluffy_control::runtime::notice::{
+    self, Enrolment as NewNode, JobReport, Report, VolumeReport,
+};
 use fluffy_control::runtime::quota::Dimension;
 use fluffy_control::{Caller, CallerKind, Notice, Outcome, State};
 use fluffy_ledger::{Actor, ActorKind};
@@ -650,6 +652,7 @@ impl Desk for ControlDesk {
         Box::pin(async move {
             let new = NewNode {
                 node: it.node,
+                request_key: it.key.to_string(),
                 token: it.token,
                 wireguard_public_key: STANDARD.encode(it.overlay_key),
                 endpoint: it.endpoint,
@@ -666,6 +669,7 @@ impl Desk for ControlDesk {
             let subject = said.map_err(|error| match error {
                 DeskError::Refused { code, why } => match code {
                     "forbidden" => refused("enroll_denied", "this token cannot be used"),
+                    "policy_denied" => refused("enroll_policy", &why),
                     "ipam_unavailable" => refused("overlay_full", &why),
                     _ => refused("enroll_bad_request", &why),
                 },
@@ -674,6 +678,14 @@ impl Desk for ControlDesk {
             if subject.kind == "refused" {
                 let why = "this key or machine belongs to a node already";
                 return Err(refused("enroll_duplicate", why));
+            }
+            if subject.kind == notice::PENDING {
+                let why = format!(
+                    "an operator has to approve this machine: `fluffy nodes enroll-token approve \
+                     {}`",
+                    it.token
+                );
+                return Err(refused(PENDING, &why));
             }
             let place = self.platform.sequencer().read(|state| {
                 let address = state.runtime.nodes.get(&it.node)?.address;

@@ -28,7 +28,9 @@ pub trait Desk: Send + Sync + 'static {
 
     /// Makes a machine a node: uses the token up, books addresses, records it.
     ///
-    /// A duplicate, or what policy refuses, uses the token up as well.
+    /// A duplicate, or what policy refuses, uses the token up as well. Refused
+    /// with [`PENDING`](fluffy_api::node::PENDING) where a person has to look at the machine first, which
+    /// uses up nothing; the machine asks again.
     fn enrol(&self, enrolment: Enrolment) -> BoxFuture<'_, Result<v1::Overlay, DeskError>>;
 
     /// Records an enrolment that was refused here; some refusals use it up.
@@ -146,6 +148,8 @@ pub struct Enrolment {
     pub role: Role,
     /// Its certificate, as it is known by.
     pub fingerprint: Digest,
+    /// Of the key that its certificate is for: the same at every try.
+    pub key: Digest,
     /// Its key in the overlay.
     pub overlay_key: [u8; 32],
     /// Where others reach it; empty behind NAT.

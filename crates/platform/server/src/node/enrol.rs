@@ -8,9 +8,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use fluffy_api::node::{EnrolmentToken, OLDEST_PROTOCOL, PROTOCOL, Transcript, refusal, v1};
+use fluffy_api::node::{
+    EnrolmentToken, OLDEST_PROTOCOL, PENDING, PROTOCOL, Transcript, refusal, v1,
+};
 use fluffy_base::id::{EnrollmentTokenId, NodeId};
 use fluffy_base::{Digest, Timestamp};
+use rcgen::PublicKeyData as _;
 use ring::agreement::{self, EphemeralPrivateKey, UnparsedPublicKey, X25519};
 use ring::rand::SystemRandom;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -78,6 +81,12 @@ pub(super) async fn enrol(
     };
     if ["enroll_bad_request", "enroll_denied"].contains(&refused.code) {
         shared.strangers.failed(source, since);
+    }
+    // Who waits is no stranger and was refused nothing.
+    if refused.code == PENDING {
+        return told
+            .end(refusal(Code::Unavailable, PENDING, refused.why))
+            .await;
     }
     if refused.code == "enroll_denied" {
         sleep_until(since + FLOOR).await;
@@ -182,6 +191,7 @@ async fn admit(
         node,
         role: begun.role,
         fingerprint: certified.fingerprint,
+        key: Digest::of(begun.request.der_bytes()),
         overlay_key: begun.overlay_key,
         endpoint: begun.endpoint.map_or(String::new(), |at| at.to_string()),
         facts: begun.facts,

@@ -116,23 +116,7 @@ impl Crew {
         let token = request(Operation::CreateEnrollmentToken, &[], json!({}));
         let token = self.write(token).await.id;
         let node = NodeId::from_bits(number);
-        let enrolment = Enrolment {
-            machine: None,
-            former: None,
-            node,
-            token: token.parse().unwrap(),
-            wireguard_public_key: format!("key{number}"),
-            endpoint: format!("10.0.0.{number}:7445"),
-            cert_fingerprint: Digest::of(&number.to_be_bytes()).to_string(),
-            arch: "amd64".to_owned(),
-            drivers: vec![NodeDriver {
-                driver: "microvm-firecracker".to_owned(),
-                max_vcpus: 32,
-                max_memory_bytes: 1 << 40,
-            }],
-            labels: BTreeMap::new(),
-            agent_version: "0.1.0".to_owned(),
-        };
+        let enrolment = enrolment(number, &token);
         let capacity = RuntimeNotice::Capacity {
             node,
             cpu_cores: 64,
@@ -336,4 +320,26 @@ fn boot(instance: InstanceId, status: InstanceStatus) -> Option<BootId> {
             .unwrap(),
     );
     booted.then(|| BootId::from_bits(bits))
+}
+
+/// The machine of this number, as it asks with a token.
+pub(crate) fn enrolment(number: u128, token: &str) -> Enrolment {
+    Enrolment {
+        machine: None,
+        former: None,
+        node: NodeId::from_bits(number),
+        request_key: format!("certificate{number}"),
+        token: token.parse().unwrap(),
+        wireguard_public_key: format!("key{number}"),
+        endpoint: format!("10.0.0.{number}:7445"),
+        cert_fingerprint: Digest::of(&number.to_be_bytes()).to_string(),
+        arch: "amd64".to_owned(),
+        drivers: vec![NodeDriver {
+            driver: "microvm-firecracker".to_owned(),
+            max_vcpus: 32,
+            max_memory_bytes: 1 << 40,
+        }],
+        labels: BTreeMap::new(),
+        agent_version: "0.1.0".to_owned(),
+    }
 }

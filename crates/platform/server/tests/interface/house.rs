@@ -151,10 +151,15 @@ impl House {
 
 /// What the server of this folder counts, as operators read it.
 pub(crate) async fn metrics(folder: &Path) -> String {
+    ask(folder, "/metrics").await
+}
+
+/// What the server of this folder answers at a path, head and all.
+pub(crate) async fn ask(folder: &Path, path: &str) -> String {
     let socket = folder.join("api.sock");
     let mut stream = UnixStream::connect(socket).await.unwrap();
-    let ask = b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-    stream.write_all(ask).await.unwrap();
+    let ask = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    stream.write_all(ask.as_bytes()).await.unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).await.unwrap();
     text

@@ -11,11 +11,13 @@ use std::time::Duration;
 use fluffy_api::Operation as O;
 use fluffy_api::Operation;
 use fluffy_api::client::{Ask, Client};
+use fluffy_control::runtime::Notice as RuntimeNotice;
 use fluffy_test_kit::{PublishedServers, campaign};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, UnixStream};
 use tokio::time::{Instant, sleep};
 
+use crate::crew::enrolment;
 use crate::house::{House, PATIENCE};
 use crate::strangers::target;
 
@@ -166,8 +168,12 @@ impl Maker<'_> {
             let member = json!({ "email": format!("{number}@example.org"), "role": "viewer" });
             self.make("member", O::AddMember, &org, member).await;
             self.make("token", O::CreateToken, &org, json!({})).await;
-            self.make("enrollment_token", O::CreateEnrollmentToken, &[], json!({}))
-                .await;
+            let careful = json!({ "require_approval": true });
+            let token = self.send(O::CreateEnrollmentToken, &[], careful).await;
+            self.known.add("enrollment_token", &token);
+            let machine = enrolment(u128::from(100 + number), token["id"].as_str().unwrap());
+            let asked = RuntimeNotice::Enroll(Box::new(machine));
+            house.crew.notice(asked).await;
             let grants = ["app.read.local/*", "app.delete.local/*"];
             let robot = json!({ "name": format!("robot{number}"), "grants": grants });
             let robot = self.send(O::CreatePrincipal, &org, robot).await;

@@ -2,9 +2,11 @@
 
 use fluffy_api::Operation;
 use fluffy_api::client::{Ask, Client};
+use fluffy_control::runtime::Notice as RuntimeNotice;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
+use crate::crew::{Crew, enrolment};
 use crate::house::{House, Judge, PATIENCE};
 
 /// What the tour leaves out: a WebSocket is no JSON, a disk that was moved and
@@ -86,7 +88,7 @@ async fn every_answer_is_what_the_document_says() {
     apps(&guide).await;
     running(&guide, &house).await;
     volumes(&guide, &house).await;
-    operators(&guide).await;
+    operators(&guide, &house.crew).await;
     nodes.abort();
     house.server.stop().await;
 
@@ -384,7 +386,7 @@ async fn volumes(guide: &Guide<'_>, house: &House) {
     guide.call(O::DeleteVolume, &["local", id(&other)]).await;
 }
 
-async fn operators(guide: &Guide<'_>) {
+async fn operators(guide: &Guide<'_>, crew: &Crew) {
     use Operation as O;
     let nodes = guide.call(O::ListNodes, &[]).await;
     let node = |index: usize| id(&nodes["items"][index]).to_owned();
@@ -408,6 +410,13 @@ async fn operators(guide: &Guide<'_>) {
     guide.judge.call(&guide.client, ask, O::RemoveNode).await;
     let token = guide.send(O::CreateEnrollmentToken, &[], json!({})).await;
     guide.call(O::ListEnrollmentTokens, &[]).await;
+    for operation in [O::ApproveEnrollment, O::RefuseEnrollment] {
+        let careful = json!({ "require_approval": true, "labels": { "zone": "a" } });
+        let careful = guide.send(O::CreateEnrollmentToken, &[], careful).await;
+        let machine = Box::new(enrolment(4, id(&careful)));
+        crew.notice(RuntimeNotice::Enroll(machine)).await;
+        guide.call(operation, &[id(&careful)]).await;
+    }
     guide.call(O::RevokeEnrollmentToken, &[id(&token)]).await;
     guide.call(O::GetProjections, &[]).await;
     let rebuilt = guide.send(O::RebuildViews, &[], json!({})).await;

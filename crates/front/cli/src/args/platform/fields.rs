@@ -36,6 +36,8 @@ pub(crate) enum FieldKind {
     Texts,
     /// Names with numbers; `default` is null.
     Numbers,
+    /// Names with texts.
+    Pairs,
     /// The text of a file that is named.
     File,
 }
@@ -50,7 +52,9 @@ impl Field {
             // `--timeout` is how long the command waits.
             "timeout_seconds" => "rollout-timeout",
             "to_release" => "to",
-            name if self.kind == FieldKind::Texts => name.strip_suffix('s').unwrap_or(name),
+            name if matches!(self.kind, FieldKind::Texts | FieldKind::Pairs) => {
+                name.strip_suffix('s').unwrap_or(name)
+            }
             name => ["_id", "_seconds", "_bytes"]
                 .iter()
                 .find_map(|end| name.strip_suffix(end))
@@ -155,12 +159,19 @@ fn kind_of(name: &str, schema: &Value) -> FieldKind {
     match name {
         _ if is("boolean") => FieldKind::Flag,
         _ if is("array") => FieldKind::Texts,
+        _ if is("object") && of_texts(schema) => FieldKind::Pairs,
         _ if is("object") => FieldKind::Numbers,
         name if is("integer") && name.ends_with("_bytes") => FieldKind::Size,
         name if is("integer") && name.ends_with("_seconds") => FieldKind::Duration,
         _ if is("integer") => FieldKind::Number,
         _ => FieldKind::Text,
     }
+}
+
+/// Whether what an object has is text, under any name.
+fn of_texts(schema: &Value) -> bool {
+    let kind = schema.pointer("/additionalProperties/type");
+    kind.is_some_and(|kind| kind == "string")
 }
 
 fn words(schema: &Value) -> Vec<String> {

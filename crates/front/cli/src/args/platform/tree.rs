@@ -408,6 +408,7 @@ fn argument(field: &Field, positional: &mut bool, alone: bool) -> Arg {
             .value_parser(|text: &str| text.parse::<Span>())
             .value_name("TIME"),
         FieldKind::Texts => arg.action(ArgAction::Append),
+        FieldKind::Pairs => arg.action(ArgAction::Append).value_name("NAME=VALUE"),
         FieldKind::Numbers => arg
             .value_name("NAME=N")
             .num_args(if needed { 1.. } else { 0.. }),

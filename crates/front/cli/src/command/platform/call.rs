@@ -231,6 +231,7 @@ fn typed(session: &Session, field: &Field, matches: &ArgMatches) -> Result<Optio
             flag.map(|flag| (*flag).into())
         }
         FieldKind::Texts => texts().map(Value::from),
+        FieldKind::Pairs => texts().map(|pairs| named(&pairs)).transpose()?,
         FieldKind::Numbers => texts().map(|pairs| numbers(field, &pairs)).transpose()?,
         FieldKind::File => match (text(), field.name.as_str()) {
             (Some(file), _) => Some(manifest::read(file.as_ref())?.into()),
@@ -261,6 +262,24 @@ fn numbers(field: &Field, pairs: &[String]) -> Result<Value, Failure> {
             value => value.parse::<ByteSize>().map_err(|_| wrong())?.0.into(),
         };
         values.insert(name, value);
+    }
+    Ok(json!(values))
+}
+
+/// `zone=a rack=7` as an object of texts.
+fn named(pairs: &[String]) -> Result<Value, Failure> {
+    let mut values: BTreeMap<&str, &str> = BTreeMap::new();
+    for pair in pairs {
+        let (name, value) = pair.split_once('=').ok_or_else(|| {
+            Report::new(ExitCode::Usage, format!("`{pair}` is not NAME=VALUE"))
+                .fix("write for example `zone=eu-1`")
+        })?;
+        if values.insert(name, value).is_some() {
+            let what = format!("`{name}` is there twice");
+            return Err(Report::new(ExitCode::Usage, what)
+                .fix("write each name once")
+                .into());
+        }
     }
     Ok(json!(values))
 }

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use fluffy_api::Operation;
 use fluffy_api::client::{Ask, Client, Target};
-use fluffy_api::node::join::{EnrolError, Enrolling, enrol, own_address};
-use fluffy_api::node::{EnrolmentToken, code_of, v1};
+use fluffy_api::node::join::{EnrolError, Enrolling, enrol, enrol_patiently, own_address};
+use fluffy_api::node::{EnrolmentToken, PENDING, code_of, v1};
 use fluffy_base::Digest;
 use fluffy_contract::BoxFuture;
 use fluffy_egress::HostNetwork;
@@ -362,9 +362,17 @@ async fn enroll(session: &Session, args: &NodeEnrollArgs) -> Outcome {
             .map_or_else(String::new, |known| known.node_id),
         fingerprint: fluffy_node::machine(&pin, folder),
     };
-    let enrolled = enrol(&enrolling)
-        .await
-        .map_err(|error| refused(&error, &enrolling))?;
+    let mut waited = false;
+    let enrolled = enrol_patiently(&enrolling, args.approval_wait.into(), |waiting| {
+        waited = true;
+        let said = format!("{}; its key is sha256:{}", waiting.said, waiting.key);
+        session.printer.note(&said);
+    });
+    let enrolled = enrolled.await;
+    let enrolled = enrolled.map_err(|error| match waited {
+        true => not_approved(&error),
+        false => refused(&error, &enrolling),
+    })?;
     let made = Credentials::new(&enrolled, args.servers.clone());
     made.keep(folder).map_err(|error| {
         let fix = "make the folder writable, and enrol with a new token";
@@ -464,6 +472,29 @@ fn refused(error: &EnrolError, enrolling: &Enrolling) -> Failure {
             ExitCode::Transient,
             "check the server's address and the pin, and try again",
         ),
+    };
+    Failure::of(exit, error, fix)
+}
+
+/// Why a machine did not join that had to be approved: its key is gone, and the
+/// token was for no other.
+fn not_approved(error: &EnrolError) -> Failure {
+    let code = match error {
+        EnrolError::Refused(status) => code_of(status).unwrap_or_default(),
+        _ => "",
+    };
+    let (exit, fix) = match code {
+        "enroll_policy" => (ExitCode::Denied, "ask whoever runs the platform"),
+        "enroll_denied" => (
+            ExitCode::Denied,
+            "make a new token: this one was revoked, or its time was over before anybody \
+             approved the machine",
+        ),
+        PENDING => (
+            ExitCode::Transient,
+            "make a new token, and have the machine approved while it waits (--approval-wait)",
+        ),
+        _ => (ExitCode::Transient, "make a new token, and enrol again"),
     };
     Failure::of(exit, error, fix)
 }

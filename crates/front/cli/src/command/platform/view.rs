@@ -75,6 +75,8 @@ const COLUMNS: &[(&str, &[(&str, &str)])] = &[
             ("ID", "id"),
             ("STATUS", "status"),
             ("NODE", "node_id"),
+            ("MACHINE", "request.endpoint"),
+            ("KEY", "request.key_fingerprint"),
             ("EXPIRES", "expires_at"),
         ],
     ),

@@ -10,7 +10,7 @@ use fluffy_planner::model::{self as planner, Capacity, Drain, DriverLimits, Stat
 
 use super::{At, keep};
 use crate::event::{Body, NodeDriver, NodeEnrolled, NodeStateChanged};
-use crate::runtime::record::{DrainRecord, EnrollmentToken, Node};
+use crate::runtime::record::{DrainRecord, EnrollmentRequest, EnrollmentToken, Node};
 use crate::runtime::{Runtime, spec};
 
 /// How long a drain lasts at most where nobody said it.
@@ -31,8 +31,34 @@ fn token(runtime: &mut Runtime, at: &At<'_>, body: &Body) -> Option<()> {
                 node: None,
                 allow_nat: it.allow_nat.unwrap_or_default(),
                 replaces: it.replaces,
+                made_for: at.on_behalf_of(),
+                labels: BTreeMap::new(),
+                require_approval: false,
+                request: None,
             };
             runtime.enrollment_tokens.insert(at.id()?, token);
+        }
+        Body::EnrollmentTokenTermsSet(it) => {
+            let token = runtime.enrollment_tokens.get_mut(&at.id()?)?;
+            token.labels.clone_from(&it.labels);
+            token.require_approval = it.require_approval;
+        }
+        Body::EnrollmentTokenRequested(it) => {
+            let token = runtime.enrollment_tokens.get_mut(&at.id()?)?;
+            token.request = Some(EnrollmentRequest {
+                key: it.key_fingerprint.clone(),
+                endpoint: it.endpoint.clone(),
+                arch: it.arch.clone(),
+                agent_version: it.agent_version.clone(),
+                asked_at: at.now(),
+                decided: None,
+            });
+        }
+        Body::EnrollmentTokenDecided(it) => {
+            let token = runtime.enrollment_tokens.get_mut(&at.id()?)?;
+            let request = token.request.as_mut();
+            let request = request.filter(|request| request.key == it.key_fingerprint)?;
+            request.decided = Some((it.outcome.clone(), it.by.clone()));
         }
         Body::EnrollmentTokenConsumed(it) => {
             let id = at.id()?;

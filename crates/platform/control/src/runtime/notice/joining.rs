@@ -4,11 +4,11 @@ use fluffy_base::id::{EnrollmentTokenId, NodeId};
 use fluffy_planner::lifecycle::{Cause, NodeState};
 
 use super::reports::counts;
-use super::{Enrolment, Notice, Noticed, Said};
+use super::{Enrolment, Notice, Noticed, PENDING, Said};
 use crate::call::{Call, Fact, Subject};
 use crate::event::{
-    EnrollmentTokenConsumed, NodeCapacityUpdated, NodeCertRotated, NodeDriver, NodeEnrolled,
-    NodePlanHeld, NodeRevoked, NodeStateChanged,
+    EnrollmentTokenConsumed, EnrollmentTokenRequested, NodeCapacityUpdated, NodeCertRotated,
+    NodeDriver, NodeEnrolled, NodePlanHeld, NodeRevoked, NodeStateChanged,
 };
 use crate::refusal::Refusal;
 use crate::runtime::write::{missing, transition};
@@ -62,6 +62,14 @@ pub(super) fn enroll(state: &State, call: &Call<'_>, it: &Enrolment) -> Noticed 
         said.subject = Subject::of("refused", "duplicate");
         return Ok(said);
     }
+    let terms = token.filter(|token| token.require_approval);
+    if let Some(said) = terms
+        .map(|token| approval(token, it))
+        .transpose()?
+        .flatten()
+    {
+        return Ok(said);
+    }
     let Some(address) = runtime.ipam.node(call.now) else {
         let why = "no range of addresses is left for a node";
         return Err(Refusal::new(
@@ -70,6 +78,9 @@ pub(super) fn enroll(state: &State, call: &Call<'_>, it: &Enrolment) -> Noticed 
             "remove nodes, or wait",
         ));
     };
+    // The operator's word counts, whatever the machine calls itself.
+    let mut labels = it.labels.clone();
+    labels.extend(token.iter().flat_map(|token| token.labels.clone()));
     let enrolled = NodeEnrolled {
         wireguard_public_key: it.wireguard_public_key.clone(),
         endpoint: it.endpoint.clone(),
@@ -77,7 +88,7 @@ pub(super) fn enroll(state: &State, call: &Call<'_>, it: &Enrolment) -> Noticed 
         overlay_ipv6: address.to_string(),
         arch: it.arch.clone(),
         drivers: it.drivers.clone(),
-        labels: it.labels.clone(),
+        labels,
         agent_version: it.agent_version.clone(),
         token_id: it.token,
         machine_fingerprint: it.machine.clone(),
@@ -87,6 +98,41 @@ pub(super) fn enroll(state: &State, call: &Call<'_>, it: &Enrolment) -> Noticed 
     said.facts.extend(replaced(state, replaces));
     said.subject = Subject::of("node", it.node);
     Ok(said)
+}
+
+/// What a machine is told that somebody has to approve; nothing once somebody
+/// has. The first that asks is the one that is looked at: what an operator saw
+/// is what comes in, and no other machine with the same token.
+fn approval(token: &record::EnrollmentToken, it: &Enrolment) -> Result<Option<Said>, Refusal> {
+    let waits = |facts| Said {
+        facts,
+        subject: Subject::of(PENDING, it.token),
+    };
+    let Some(request) = &token.request else {
+        let requested = EnrollmentTokenRequested {
+            key_fingerprint: it.request_key.clone(),
+            endpoint: it.endpoint.clone(),
+            arch: it.arch.clone(),
+            agent_version: it.agent_version.chars().take(64).collect(),
+        };
+        return Ok(Some(waits(vec![Fact::new(it.token, requested.into())])));
+    };
+    if request.key != it.request_key {
+        let why = "another machine asked with this token";
+        return Err(Refusal::new("forbidden", why, "ask for a new token"));
+    }
+    match &request.decided {
+        None => Ok(Some(waits(Vec::new()))),
+        Some((outcome, _)) if outcome == "approved" => Ok(None),
+        Some(_) => {
+            let why = "an operator refused this machine";
+            Err(Refusal::new(
+                "policy_denied",
+                why,
+                "ask whoever runs the platform",
+            ))
+        }
+    }
 }
 
 /// What a node that is replaced was is shut out, and its instances move.

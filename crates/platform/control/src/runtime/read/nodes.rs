@@ -62,17 +62,32 @@ impl View<'_> {
     pub(super) fn enrollment_token(&self, id: EnrollmentTokenId) -> Option<types::EnrollmentToken> {
         let token = self.runtime().enrollment_tokens.get(&id)?;
         let expired = token.expires_at <= self.now;
-        let status = match (&token.ended, expired) {
-            (Some(ended), _) => ended,
-            (None, true) => "expired",
-            (None, false) => "pending",
+        let decided = token.request.as_ref().map(|it| it.decided.as_ref());
+        let status = match (&token.ended, expired, decided) {
+            (Some(ended), _, _) => ended,
+            (None, true, _) => "expired",
+            (None, false, None) => "pending",
+            (None, false, Some(None)) => "waiting",
+            (None, false, Some(Some((decided, _)))) => decided,
         };
+        let request = token.request.as_ref().map(|it| types::EnrollmentRequest {
+            key_fingerprint: it.key.clone(),
+            endpoint: it.endpoint.clone(),
+            arch: it.arch.clone(),
+            agent_version: it.agent_version.clone(),
+            asked_at: it.asked_at,
+            outcome: it.decided.as_ref().map(|(outcome, _)| outcome.clone()),
+            decided_by: it.decided.as_ref().map(|(_, by)| by.clone()),
+        });
         Some(types::EnrollmentToken {
             meta: self.meta("enrollment_token", id)?,
             status: status.to_owned(),
             expires_at: token.expires_at,
             created_by: token.created_by.clone(),
             node_id: token.node,
+            labels: token.labels.clone(),
+            require_approval: token.require_approval,
+            request,
         })
     }
 

@@ -1,18 +1,17 @@
-//! Nodes, as operators see them: drain, disable, revoke, remove, and joining.
+//! Nodes, as operators see them: drain, disable, revoke, remove. Next: `tokens`.
 
 use std::time::Duration;
 
 use fluffy_api::Operation;
-use fluffy_api::types::{CreateEnrollmentToken, DrainNode, RevokeNode};
-use fluffy_base::id::{DrainId, EnrollmentTokenId, NodeId};
+use fluffy_api::types::{DrainNode, RevokeNode};
+use fluffy_base::id::{DrainId, NodeId};
 use fluffy_planner::lifecycle::{Cause, NodeState, VolumeState};
 use fluffy_planner::model;
 
 use super::{Decided, Desk, gone, invalid, missing, transition};
-use crate::call::{Fact, Material, Subject};
+use crate::call::{Fact, Subject};
 use crate::event::{
-    EnrollmentTokenCreated, EnrollmentTokenRevoked, NodePlanConfirmed, NodeRemoved, NodeRevoked,
-    NodeStateChanged, VolumeStateChanged,
+    NodePlanConfirmed, NodeRemoved, NodeRevoked, NodeStateChanged, VolumeStateChanged,
 };
 use crate::refusal::Refusal;
 
@@ -131,43 +130,4 @@ pub(super) fn remove(desk: &Desk<'_>) -> Decided {
     }
     facts.push(Fact::new(id, NodeRemoved {}.into()));
     Ok((facts, gone(id)))
-}
-
-pub(super) fn create_token(desk: &Desk<'_>) -> Decided {
-    let body: CreateEnrollmentToken = desk.body()?;
-    let seconds = body.ttl_seconds.unwrap_or(3600);
-    if !(300..=86_400).contains(&seconds) {
-        return Err(invalid("ttl_seconds", "it is from 300 to 86400"));
-    }
-    let known = |id: &NodeId| desk.runtime().nodes.contains_key(id);
-    if body.replaces.as_ref().is_some_and(|id| !known(id)) {
-        return Err(invalid("replaces", "there is no such node"));
-    }
-    let prepared = match &desk.request.material {
-        Material::Credential(credential) => credential.issued.first(),
-        _ => None,
-    };
-    let prepared = prepared.and_then(|id| id.parse().ok());
-    let id = prepared.unwrap_or_else(|| EnrollmentTokenId::from_bits(desk.bits()));
-    let created = EnrollmentTokenCreated {
-        expires_at: desk.now().after(Duration::from_secs(u64::from(seconds))),
-        allow_nat: body.allow_nat.then_some(true),
-        replaces: body.replaces,
-    };
-    let fact = Fact::new(id, created.into());
-    Ok((vec![fact], Subject::of("enrollment_token", id)))
-}
-
-pub(super) fn revoke_token(desk: &Desk<'_>) -> Decided {
-    let id: EnrollmentTokenId = desk.leaf("enrolment token")?;
-    let token = desk.runtime().enrollment_tokens.get(&id);
-    let token = token.ok_or_else(|| missing("enrolment token"))?;
-    if let Some(ended) = &token.ended {
-        let why = format!("the token is {ended} already");
-        return Err(Refusal::new("invalid_transition", why, ""));
-    }
-    Ok((
-        vec![Fact::new(id, EnrollmentTokenRevoked {}.into())],
-        gone(id),
-    ))
 }

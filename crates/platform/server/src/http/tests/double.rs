@@ -481,7 +481,7 @@ impl Backend for Double {
 
     fn health(&self) -> Health {
         match self.0.is_held.load(Ordering::SeqCst) {
-            false => Health::Ready,
+            false => Health::Ready(None),
             true => Health::Unready("the view stands still".into()),
         }
     }
