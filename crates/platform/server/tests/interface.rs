@@ -21,6 +21,8 @@ mod credentials;
 mod crew;
 #[path = "interface/doors.rs"]
 mod doors;
+#[path = "interface/exported.rs"]
+mod exported;
 #[path = "interface/hostnames.rs"]
 mod hostnames;
 #[path = "interface/house.rs"]

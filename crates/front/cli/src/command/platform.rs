@@ -11,6 +11,7 @@ mod contexts;
 mod edge;
 pub(crate) mod exec;
 mod export;
+mod export_org;
 mod extra;
 mod image;
 mod launch;
