@@ -3,6 +3,7 @@
 use fluffy_ledger::checkpoint::{SignedCheckpoint, parse_checkpoints};
 use fluffy_ledger::export::{parse_header, parse_line};
 use fluffy_ledger::proof::{GrowthProof, Proof};
+use fluffy_ledger::{Excerpt, ProvenEvent};
 
 use crate::as_text;
 
@@ -31,4 +32,6 @@ pub(crate) fn export_line(bytes: &[u8]) {
     let Some(text) = as_text(bytes) else { return };
     let _ = parse_line(text);
     let _ = parse_header(text);
+    let _ = Excerpt::parse(text);
+    let _ = ProvenEvent::parse(text);
 }

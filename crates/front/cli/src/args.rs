@@ -389,6 +389,8 @@ Works on the live ledger, on a database file, and on an export, on any machine:
   fluffy audit verify --key ed25519:…                           pin the public key
   fluffy audit verify --against /mnt/other/witness.txt          catches a rewritten chain
   fluffy audit verify --ledger export.jsonl.zst
+The export of an org verifies from its file alone:
+  fluffy audit verify --export acme.ndjson --key ed25519:…
 Events that rest on another ledger's, such as a deploy of what an agent merged, are followed there:
   fluffy audit verify --ledger ~/.local/state/fluffy/up/ledger  into your own
   fluffy audit verify --ledger platform.jsonl --follow agent.jsonl")]
@@ -406,6 +408,10 @@ Events that rest on another ledger's, such as a deploy of what an agent merged, 
         /// A ledger that this one may rest on (repeat for more); your own is known
         #[arg(long, value_name = "PATH")]
         follow: Vec<PathBuf>,
+        /// The export of an org, instead of a ledger
+        #[arg(long, value_name = "FILE")]
+        #[arg(conflicts_with_all = ["ledger", "full", "quick", "against", "follow"])]
+        export: Option<PathBuf>,
     },
     /// Write a proof that one event is in the ledger
     Prove {

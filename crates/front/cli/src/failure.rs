@@ -370,7 +370,11 @@ pub(crate) fn verify(error: &VerifyError) -> Report {
         ),
         VerifyError::NotALedger { .. } => (
             ExitCode::Usage,
-            "name a ledger's folder, its ledger.db, or an export",
+            "name a ledger's folder, its ledger.db, or an export; that of an org goes to --export",
+        ),
+        VerifyError::NotAnExcerpt { .. } => (
+            ExitCode::Usage,
+            "name a file that `fluffy orgs export` wrote; a ledger or its export goes to --ledger",
         ),
         VerifyError::Checkpoint { .. } => (
             ExitCode::Usage,

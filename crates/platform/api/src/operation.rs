@@ -188,6 +188,25 @@ pub const LIST_PARAMS: &[Param] = &[
     },
 ];
 
+/// What an export takes. All its pages are of one tree: that of the first.
+const EXPORT_PARAMS: &[Param] = &[
+    Param {
+        name: "after",
+        kind: ParamKind::Number(0, (1 << 53) - 1),
+        meaning: "Only what comes after this event: `next_after` of the page before.",
+    },
+    Param {
+        name: "size",
+        kind: ParamKind::Number(1, (1 << 53) - 1),
+        meaning: "How many events the checkpoint covers: `size` of the first page, which has none.",
+    },
+    Param {
+        name: "limit",
+        kind: ParamKind::Number(1, 1_000),
+        meaning: "How many at most; 500 if absent.",
+    },
+];
+
 /// What every read takes.
 pub const READ_PARAMS: &[Param] = &[Param {
     name: "min_seq",

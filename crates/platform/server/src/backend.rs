@@ -4,6 +4,7 @@
 //! appended, and reads what the state does not hold: events, logs, keys. Says
 //! nothing about HTTP and decides nothing. Next: `http` above, `platform` below.
 
+mod exported;
 mod pages;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -379,6 +380,7 @@ impl Control {
         match asked.operation {
             Operation::ListEvents => self.history(asked, Audit::Left).await,
             Operation::ListAudit => self.history(asked, Audit::Included).await,
+            Operation::ExportOrg => self.export(asked).await,
             // Who follows gets its lines in its stream.
             Operation::GetLogs if asked.query.contains_key("follow") => Ok(json!({ "items": [] })),
             Operation::GetLogs if asked.query.contains_key("cursor") => {

@@ -23,6 +23,8 @@ mod crew;
 mod custody;
 #[path = "interface/doors.rs"]
 mod doors;
+#[path = "interface/exported.rs"]
+mod exported;
 #[path = "interface/hostnames.rs"]
 mod hostnames;
 #[path = "interface/house.rs"]

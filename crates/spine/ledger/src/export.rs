@@ -16,6 +16,7 @@ use fluffy_base::id::LedgerId;
 use fluffy_base::{Digest, Timestamp, canonical};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use read::Lines;
 pub use read::{ExportReader, ParseLineError, ReadExportError, parse_header, parse_line};
 
 use crate::chain::{FORMAT, Genesis, Head};

@@ -16,6 +16,7 @@ mod copy;
 pub mod draft;
 pub mod error;
 pub mod event;
+pub mod excerpt;
 pub mod export;
 pub mod health;
 pub mod history;
@@ -48,6 +49,7 @@ pub use copy::CopyError;
 pub use draft::{Batch, Draft, DraftError, SeqRef, Source};
 pub use error::{AppendError, StoreError};
 pub use event::{Actor, ActorKind, Aggregate, Domain, Event, Payload, Scope};
+pub use excerpt::{Excerpt, ExcerptVerification, ProvenEvent};
 pub use export::{Compression, ExportOptions, Exported};
 pub use health::{Health, OnBreak, Opened};
 pub use key::{PublicKey, SigningKeyFile};
@@ -57,7 +59,7 @@ pub use projection::{
     DigestAt, HaltReason, Progress, Projection, ProjectionState, Projector, RebuildError, Rebuilt,
     StartProjectorError, ViewError, WaitError,
 };
-pub use proof::{GrowthProof, Proof, ProveError};
+pub use proof::{GrowthProof, Proof, ProveError, ProvenPage, Stretch};
 pub use retention::{Enforced, Level, Retention, RetentionError};
 pub use salvage::{Lost, Recovered, Salvage, SalvageError};
 pub use snapshot::SnapshotError;

@@ -6,6 +6,7 @@
 
 mod archived;
 mod growth;
+mod page;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use base64::engine::general_purpose::STANDARD;
 use fluffy_base::Digest;
 
 pub use growth::GrowthProof;
+pub use page::{ProvenPage, Stretch};
 
 use crate::checkpoint::{
     self, Notary, ParseCheckpointError, SignError, SignedCheckpoint, Signing, parse_checkpoints,

@@ -149,6 +149,12 @@ pub enum VerifyError {
         /// The file.
         path: PathBuf,
     },
+    /// The file is not the export of an org.
+    #[error("`{}` is not the export of an org", path.display())]
+    NotAnExcerpt {
+        /// The file.
+        path: PathBuf,
+    },
     /// A checkpoint to verify against can't be understood.
     #[error("checkpoint {note} of checkpoint file {file} can't be understood")]
     Checkpoint {

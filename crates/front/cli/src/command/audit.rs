@@ -1,5 +1,6 @@
 //! `fluffy audit …`: read the ledger, verify it, prove what it says.
 
+pub(crate) mod excerpt;
 mod export;
 mod links;
 mod log;
@@ -38,6 +39,7 @@ pub(crate) fn run(session: &Session, command: AuditCommand) -> Outcome {
             against,
             key,
             follow,
+            export: None,
         } => {
             let wanted = verify::Wanted {
                 extent: extent.into(),
@@ -47,6 +49,11 @@ pub(crate) fn run(session: &Session, command: AuditCommand) -> Outcome {
             };
             verify::run(session, &ledger, &wanted)
         }
+        AuditCommand::Verify {
+            export: Some(export),
+            key,
+            ..
+        } => excerpt::run(session, &export, key.as_deref()),
         AuditCommand::Prove { seq, output } => proof::prove(session, seq, output.as_deref()),
         AuditCommand::CheckProof { file, key } => proof::check(session, &file, key.as_deref()),
         AuditCommand::Export { ledger, output } => export::run(session, &ledger, output.as_deref()),

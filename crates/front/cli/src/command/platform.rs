@@ -12,6 +12,7 @@ mod custody;
 mod edge;
 pub(crate) mod exec;
 mod export;
+mod export_org;
 mod extra;
 mod image;
 mod launch;

@@ -21,6 +21,7 @@ mod members;
 mod migrate;
 mod named;
 mod private;
+mod proven;
 mod real;
 mod routes;
 mod stage;

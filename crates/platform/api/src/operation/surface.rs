@@ -68,6 +68,7 @@ const WORDS: &[(&str, Belongs)] = &[
     ("members", Belongs::Everywhere),
     ("nodes", Belongs::Scripts),
     ("orgs", Belongs::Everywhere),
+    ("orgs export", Belongs::Scripts),
     ("orgs policy", Belongs::Scripts),
     ("principals", Belongs::Everywhere),
     ("projects", Belongs::Everywhere),

@@ -6,7 +6,10 @@
 
 use schemars::JsonSchema;
 
-use super::{Auth, Bucket, Kind, Method, Need, Param, ParamKind, Precondition, Spec, schema_of};
+use super::{
+    Auth, Bucket, EXPORT_PARAMS, Kind, Method, Need, Param, ParamKind, Precondition, Spec,
+    schema_of,
+};
 use crate::types::*;
 
 macro_rules! operations {
@@ -467,6 +470,9 @@ operations! {
     ListAudit "Lists events with their decisions and whether they are proven."
         list("listAudit", org!("/audit")).can("audit.read").gives::<List<AuditEntry>>()
             .query(EVENT_PARAMS).errors(&["events_archived"]).cli("events audit");
+    ExportOrg "Gives events of an org with the proofs that they are in the ledger, page by page."
+        read("exportOrg", org!("/export")).can("audit.read").gives::<OrgExport>()
+            .query(EXPORT_PARAMS).errors(&["cursor_invalid", "events_archived", "not_supported"]).cli("orgs export");
     GetOperation "Shows how far something is that takes a while."
         read("getOperation", org!("/operations/{operation}")).can("org.read")
             .gives::<LongOperation>().cli("wait");

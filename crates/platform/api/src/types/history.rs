@@ -100,3 +100,42 @@ pub struct AuditDecision {
     /// Why.
     pub reason: String,
 }
+
+/// A page of an org's history, each event with the proof that it is in the
+/// ledger.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct OrgExport {
+    /// The ledger.
+    pub ledger_id: String,
+    /// The org.
+    pub org_id: String,
+    /// How many events the tree has that the proofs lead to.
+    pub size: u64,
+    /// The root of that tree, signed; on the first page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<SignedRoot>,
+    /// The events, oldest first.
+    pub items: Vec<ExportedEvent>,
+    /// Behind which event the next page begins; absent on the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_after: Option<u64>,
+}
+
+/// The signed root of a ledger's tree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SignedRoot {
+    /// The checkpoint as a signed note of the C2SP format.
+    pub note: String,
+    /// The public key that signed it, as the server says.
+    pub key: String,
+}
+
+/// An event as it is stored and hashed, with its proof.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ExportedEvent {
+    /// The event with every field; its canonical form (RFC 8785) is what its
+    /// line in an export of the ledger is.
+    pub event: serde_json::Value,
+    /// The hashes beside the way from the event to the root (RFC 6962).
+    pub path: Vec<Digest>,
+}

@@ -109,7 +109,10 @@ pub(crate) fn read(
             list(desk, "approval", own, |id| approval(state, id))
         }
         // What is not in the state, and is only authorized here.
-        Operation::ListEvents | Operation::ListAudit | Operation::GetProjections => Ok(Value::Null),
+        Operation::ListEvents
+        | Operation::ListAudit
+        | Operation::ExportOrg
+        | Operation::GetProjections => Ok(Value::Null),
         Operation::GetLogs => log_window(desk).map(|()| Value::Null),
         _ => return None,
     })

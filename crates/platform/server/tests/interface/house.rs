@@ -10,7 +10,7 @@ use fluffy_api::{Operation, openapi};
 use fluffy_base::Digest;
 use fluffy_control::call::ResolvedImage;
 use fluffy_control::event::ResolvedDigest;
-use fluffy_ledger::LedgerOptions;
+use fluffy_ledger::{LedgerOptions, Signing};
 use fluffy_server::backend::Control;
 use fluffy_server::dns::Dns;
 use fluffy_server::exec::Execs;
@@ -56,9 +56,10 @@ impl House {
     /// The same with another clock, or whatever else a ledger has.
     pub(crate) async fn start_with(ledger: LedgerOptions) -> Self {
         let folder = tempfile::tempdir().unwrap();
+        let signing = Some(Signing::in_directory(&folder.path().join("notary")));
         let options = Options {
             storage: Storage::Directory(folder.path().to_owned()),
-            ledger,
+            ledger: LedgerOptions { signing, ..ledger },
             founder: Founder::Local,
             timing: Timing::default(),
         };

@@ -324,6 +324,7 @@ async fn running(guide: &Guide<'_>, house: &House) {
     guide.call(O::DeleteSecrets, &env).await;
     guide.call(O::ListEvents, &["local"]).await;
     guide.call(O::ListAudit, &["local"]).await;
+    guide.call(O::ExportOrg, &["local"]).await;
 }
 
 fn body_of(version: u32) -> Value {

@@ -27,7 +27,7 @@ pub struct ExportReader {
 }
 
 /// The lines of a text, each bounded, in one buffer.
-struct Lines {
+pub(crate) struct Lines {
     input: Box<dyn BufRead>,
     /// How many have been read.
     number: u64,
@@ -187,23 +187,7 @@ impl ExportReader {
     /// # Errors
     /// The file can't be read or is not an export.
     pub fn open(path: &Path) -> Result<Self, ReadExportError> {
-        let failed = |source| ReadExportError::Io {
-            path: path.to_owned(),
-            source,
-        };
-        let mut file = File::open(path).map_err(failed)?;
-        let mut magic = Vec::new();
-        file.by_ref()
-            .take(4)
-            .read_to_end(&mut magic)
-            .map_err(failed)?;
-        file.rewind().map_err(failed)?;
-        let lines: Box<dyn BufRead> = if magic == ZSTD_MAGIC {
-            Box::new(BufReader::new(zstd::Decoder::new(file).map_err(failed)?))
-        } else {
-            Box::new(BufReader::new(file))
-        };
-        Self::read(lines)
+        Self::start(Lines::open(path)?)
     }
 
     /// Reads the header from plain text.
@@ -211,11 +195,10 @@ impl ExportReader {
     /// # Errors
     /// The text does not start with the header of an export.
     pub fn read(input: Box<dyn BufRead>) -> Result<Self, ReadExportError> {
-        let mut lines = Lines {
-            input,
-            number: 0,
-            text: Vec::new(),
-        };
+        Self::start(Lines::new(input))
+    }
+
+    fn start(mut lines: Lines) -> Result<Self, ReadExportError> {
         let first = lines.next().map_err(|_| ReadExportError::Header)?;
         let header = first
             .and_then(parse_header)
@@ -255,6 +238,20 @@ impl ExportReader {
         }
     }
 
+    /// Passes over the events before a position, without looking at them.
+    ///
+    /// # Errors
+    /// A line of them can't be read.
+    pub(crate) fn skip_to(&mut self, seq: u64) -> Result<(), ReadExportError> {
+        // The first line is the header, and each after it the next event.
+        while self.header.starts_after() + self.lines.number < seq {
+            if self.lines.next()?.is_none() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// The count, the last position and the last hash the end line states;
     /// none before it was reached or if there is none.
     #[must_use]
@@ -280,8 +277,42 @@ impl ExportReader {
 }
 
 impl Lines {
+    fn new(input: Box<dyn BufRead>) -> Self {
+        Self {
+            input,
+            number: 0,
+            text: Vec::new(),
+        }
+    }
+
+    /// The lines of a file, plain or compressed.
+    pub(crate) fn open(path: &Path) -> Result<Self, ReadExportError> {
+        let failed = |source| ReadExportError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let mut file = File::open(path).map_err(failed)?;
+        let mut magic = Vec::new();
+        file.by_ref()
+            .take(4)
+            .read_to_end(&mut magic)
+            .map_err(failed)?;
+        file.rewind().map_err(failed)?;
+        let input: Box<dyn BufRead> = if magic == ZSTD_MAGIC {
+            Box::new(BufReader::new(zstd::Decoder::new(file).map_err(failed)?))
+        } else {
+            Box::new(BufReader::new(file))
+        };
+        Ok(Self::new(input))
+    }
+
+    /// How many lines were read.
+    pub(crate) const fn number(&self) -> u64 {
+        self.number
+    }
+
     /// The next line without its newline; none at the end.
-    fn next(&mut self) -> Result<Option<&str>, ReadExportError> {
+    pub(crate) fn next(&mut self) -> Result<Option<&str>, ReadExportError> {
         self.text.clear();
         let number = self.number;
         let limit = MAX_LINE as u64 + 1;

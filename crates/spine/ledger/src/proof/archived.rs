@@ -4,6 +4,7 @@
 //! events have to come from the segments. What is read is proved by the path
 //! it becomes a part of, so nothing here has to be believed.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use fluffy_base::Digest;
@@ -26,12 +27,21 @@ impl Leaves<'_> {
     /// The archived event at a position.
     pub(super) fn event(&self, seq: u64) -> Result<Option<Event>, StoreError> {
         let mut found = None;
-        self.read(seq, 1, |event| found = Some(event))?;
+        self.read(seq, 1, |event| {
+            found = Some(event);
+            ControlFlow::Continue(())
+        })?;
         Ok(found)
     }
 
-    /// Passes the archived ones of `count` events on; the rest is hot.
-    fn read(&self, first: u64, count: u64, mut take: impl FnMut(Event)) -> Result<(), StoreError> {
+    /// Passes the archived ones of `count` events on until it breaks; the rest
+    /// is hot.
+    pub(super) fn read(
+        &self,
+        first: u64,
+        count: u64,
+        mut take: impl FnMut(Event) -> ControlFlow<()>,
+    ) -> Result<(), StoreError> {
         let open = |path: &PathBuf| ExportReader::open(path).map_err(StoreError::other);
         let mut next = first;
         for (index, path) in self.archives.iter().enumerate() {
@@ -45,11 +55,14 @@ impl Leaves<'_> {
                 continue;
             }
             let mut reader = open(path)?;
+            reader.skip_to(next).map_err(StoreError::other)?;
             while next < first + count {
                 match reader.next_event().map_err(StoreError::other)? {
                     Some(event) if event.seq == next => {
                         next += 1;
-                        take(event);
+                        if take(event).is_break() {
+                            return Ok(());
+                        }
                     }
                     Some(_) => {}
                     None => break,
@@ -71,7 +84,8 @@ impl Subtrees for Leaves<'_> {
         }
         let mut leaves = Vec::new();
         self.read(position + 1, count, |event| {
-            leaves.push(tree::leaf(&event.hash))
+            leaves.push(tree::leaf(&event.hash));
+            ControlFlow::Continue(())
         })?;
         let archived = leaves.len() as u64;
         if archived < count {

@@ -53,6 +53,10 @@ pub enum FindingKind {
     VersionMismatch,
     /// The event is not the one that another ledger refers to.
     SourceDiffers,
+    /// The event's path does not lead to the checkpoint.
+    NotProven,
+    /// The event is of another org than the export.
+    ForeignOrg,
     /// The storage is damaged and can't be read on.
     Unreadable,
 }
@@ -78,6 +82,8 @@ impl FindingKind {
             Self::TreeMismatch => "tree_mismatch",
             Self::VersionMismatch => "version_mismatch",
             Self::SourceDiffers => "source_differs",
+            Self::NotProven => "not_proven",
+            Self::ForeignOrg => "foreign_org",
             Self::Unreadable => "unreadable",
         }
     }

@@ -62,6 +62,7 @@ macro_rules! conformance {
             reading::every_field_reads_back,
             reading::the_largest_payload_fits_and_no_larger,
             reading::large_events_come_in_bounded_pages,
+            reading::pages_of_proofs_are_of_one_tree_while_it_grows,
             subscribing::a_subscription_starts_anywhere,
             subscribing::a_subscription_waits_for_more,
             subscribing::a_subscription_goes_on_after_a_restart,

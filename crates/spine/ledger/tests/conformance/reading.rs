@@ -2,8 +2,10 @@
 
 use fluffy_base::Timestamp;
 use fluffy_ledger::draft::MAX_PAYLOAD;
+use fluffy_ledger::excerpt::{ExcerptOptions, ExcerptWriter, verify_excerpt};
 use fluffy_ledger::{
-    Actor, ActorKind, Aggregate, AppendError, Batch, Domain, Draft, DraftError, Scope,
+    Actor, ActorKind, Aggregate, AppendError, Batch, Domain, Draft, DraftError, Event, Excerpt,
+    ProveError, ProvenEvent, Scope, Signing, SigningKeyFile, Stretch,
 };
 use serde_json::json;
 
@@ -182,4 +184,91 @@ pub(crate) fn large_events_come_in_bounded_pages(place: &impl Place) {
         page.len()
     );
     assert_eq!(read_chain(&ledger).len(), 40);
+}
+
+pub(crate) fn pages_of_proofs_are_of_one_tree_while_it_grows(place: &impl Place) {
+    let ledger = place.open();
+    let of = |org: &str, number: u64| {
+        let aggregate = Aggregate::new("app", format!("{org}-{}", number % 3));
+        let scope = Scope {
+            org_id: Some(org.to_owned()),
+            ..Scope::default()
+        };
+        Draft::new(
+            Domain::Platform,
+            aggregate,
+            "app.updated",
+            Actor::system("test"),
+        )
+        .scope(scope)
+    };
+    let grow = |count: u64| {
+        let orgs =
+            (0..count).map(|number| of(["ours", "theirs"][usize::from(number % 3 > 0)], number));
+        ledger.append_blocking(Batch::new(orgs.collect())).unwrap();
+    };
+    grow(700);
+    let notary = tempfile::tempdir().unwrap();
+    let signing = Signing::in_directory(notary.path());
+    let checkpoint = ledger.checkpoint_covering(700, &signing).unwrap();
+    let key = SigningKeyFile::open(&signing.key).unwrap().public_key();
+    let size = checkpoint.checkpoint.size;
+    let excerpt = Excerpt {
+        ledger_id: ledger.id(),
+        org_id: "ours".to_owned(),
+        after: 0,
+        checkpoint,
+        key,
+    };
+    for limit in [1, 50, 1_000] {
+        let mut writer = ExcerptWriter::start(Vec::new(), excerpt.clone()).unwrap();
+        let (mut after, mut pages, mut seqs) = (0, 0, Vec::new());
+        loop {
+            let stretch = Stretch {
+                after,
+                size,
+                limit,
+                archives: &[],
+            };
+            let ours = |event: &Event| event.scope.org_id.as_deref() == Some("ours");
+            let page = ledger.prove_page(&stretch, ours).unwrap();
+            assert!(page.items.len() <= limit);
+            for item in &page.items {
+                // It is what it was before it was sent.
+                let sent = ProvenEvent::from_json(&item.event_json(), item.path.clone()).unwrap();
+                assert_eq!(sent, *item);
+                writer.event(&sent).unwrap();
+                seqs.push(item.event.seq);
+            }
+            pages += 1;
+            grow(7);
+            match page.next {
+                Some(next) => after = next,
+                None => break,
+            }
+        }
+        assert!(pages >= 234 / limit, "{pages} pages of {limit}");
+        assert_eq!(
+            seqs,
+            (0..700).step_by(3).map(|it| it + 1).collect::<Vec<u64>>()
+        );
+        let (text, last) = writer.end().unwrap();
+        assert_eq!(last, 700);
+        let file = notary.path().join("ours.ndjson");
+        std::fs::write(&file, text).unwrap();
+        let options = ExcerptOptions {
+            key: Some(&key),
+            shared: &[],
+        };
+        let seen = verify_excerpt(&file, &options).unwrap();
+        assert_eq!((seen.verdict, seen.events), (Ok(()), 234));
+    }
+    let beyond = Stretch {
+        after: 0,
+        size: ledger.head().unwrap().seq + 1,
+        limit: 1,
+        archives: &[],
+    };
+    let refused = ledger.prove_page(&beyond, |_| true);
+    assert!(matches!(refused, Err(ProveError::NoSuchEvent { .. })));
 }

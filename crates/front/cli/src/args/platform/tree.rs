@@ -161,6 +161,11 @@ const EXTRA: &[Extra] = &[
         export,
     ),
     (
+        "orgs export",
+        "Write the events of an org with proofs, as a file that verifies by itself",
+        export_org,
+    ),
+    (
         "secrets import",
         "Replace all secrets by those in a file",
         import,
@@ -680,6 +685,33 @@ fn export(command: Command) -> Command {
              example:\n  \
              fluffy logs export --since 24h -o logs.ndjson\n  \
              fluffy logs export --since 24h -o logs.ndjson --resume",
+        )
+}
+
+fn export_org(command: Command) -> Command {
+    let org = Arg::new("path.org").value_name("ORG").required(true);
+    let output = Arg::new("output").long("output").short('o').required(true);
+    let after = Arg::new("after").long("after").value_name("SEQ");
+    command
+        .arg(
+            org.help("Its id or name")
+                .add(live(Operation::ExportOrg.spec().path, "org")),
+        )
+        .arg(
+            output
+                .value_name("FILE")
+                .help("Write here; the file must be new"),
+        )
+        .arg(
+            after
+                .value_parser(value_parser!(u64).range(..1 << 53))
+                .help("Only what comes after this event"),
+        )
+        .after_help(
+            "Lines of JSON: what it is of with one signed checkpoint, each event with its proof, \
+             and their count. For example:\n  \
+             fluffy orgs export acme -o acme.ndjson\n  \
+             fluffy audit verify --export acme.ndjson --key ed25519:…",
         )
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use clap::ArgMatches;
 use fluffy_api::Operation;
-use fluffy_api::client::CallError;
+use fluffy_api::client::{Answer, CallError};
 use fluffy_base::{Clock as _, Span, SystemClock, Timestamp};
 use fluffy_report::{ExitCode, Report};
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ const PATIENCE: u32 = 8;
 const LONGEST: Duration = Duration::from_secs(120);
 
 /// How often it is said how far it is.
-const SAY: Duration = Duration::from_secs(5);
+pub(super) const SAY: Duration = Duration::from_secs(5);
 
 /// What is exported: an env, and what of it. An export that goes on has to be
 /// of the same.
@@ -160,6 +160,30 @@ fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
+/// Asks once more, and again, while that may help.
+pub(super) async fn patiently(
+    asker: &mut Asker<'_>,
+    operation: Operation,
+    call: &Call,
+) -> Result<Answer, CallError> {
+    let mut broken = 0;
+    loop {
+        let error = match asker.try_call(operation, call).await {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error,
+        };
+        broken += 1;
+        if broken > PATIENCE || !watch::may_pass(&error) {
+            return Err(error);
+        }
+        let asked = match &error {
+            CallError::Refused(problem) => problem.retry_after.map(Duration::from_secs),
+            _ => None,
+        };
+        sleep(asked.unwrap_or(PAUSE).min(LONGEST)).await;
+    }
+}
+
 /// One export.
 struct Walk {
     path: Vec<String>,
@@ -221,22 +245,8 @@ impl Walk {
             query,
             ..Call::default()
         };
-        let mut broken = 0;
-        loop {
-            let error = match asker.try_call(Operation::GetLogs, &call).await {
-                Ok(answer) => return Ok(answer.value),
-                Err(error) => error,
-            };
-            broken += 1;
-            if broken > PATIENCE || !watch::may_pass(&error) {
-                return Err(error);
-            }
-            let asked = match &error {
-                CallError::Refused(problem) => problem.retry_after.map(Duration::from_secs),
-                _ => None,
-            };
-            sleep(asked.unwrap_or(PAUSE).min(LONGEST)).await;
-        }
+        let answer = patiently(asker, Operation::GetLogs, &call).await?;
+        Ok(answer.value)
     }
 
     /// Writes a line that is new, after what was lost before it.

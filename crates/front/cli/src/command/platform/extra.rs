@@ -16,7 +16,9 @@ use fluffy_report::{ExitCode, Report, Verbosity};
 use serde_json::{Value, json};
 
 use super::ask::{Asker, Call};
-use super::{call, export, launch, manifest, progress, receipt, refusal, source, view, watch};
+use super::{
+    call, export, export_org, launch, manifest, progress, receipt, refusal, source, view, watch,
+};
 use crate::args::platform::{body_id, derived, fields, kind};
 use crate::command::{Outcome, person};
 use crate::failure::{self, Failure};
@@ -36,6 +38,7 @@ pub(crate) async fn run(asker: &mut Asker<'_>, words: &str, matches: &ArgMatches
         "login" => login(asker, matches).await,
         "logout" => logout(asker).await,
         "logs export" => export::run(asker, matches).await,
+        "orgs export" => export_org::run(asker, matches).await,
         "secrets import" => import(asker, matches).await,
         "secrets render" => render_secrets(asker).await,
         "secrets set" => set_secrets(asker, matches).await,
