@@ -97,6 +97,7 @@ async fn join(platform: &Platform) -> Result<Vec<NodeId>> {
             node,
             token,
             wireguard_public_key: format!("key{number}"),
+            request_key: format!("key{number}"),
             endpoint: format!("10.0.0.{number}:7445"),
             cert_fingerprint: Digest::of(&number.to_be_bytes()).to_string(),
             arch: "amd64".to_owned(),
