@@ -12,6 +12,7 @@ use fluffy_server::loops::lease::Timing;
 use fluffy_server::platform::{Founder, Storage};
 use fluffy_server::server::{Options, Server};
 use fluffy_server::unseal::{BringError, Progress, ServeDeskError, bring};
+use fluffy_test_kit::FreshDatabase;
 use fluffy_vault::{Custody, Keyring, LoadKeyError, Share};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -48,13 +49,20 @@ fn doors(folder: &Path) -> Doors {
 
 /// Opens a server for the first time, which takes its shares.
 async fn first(folder: &Path, shares: &[Share]) -> (Server, Open) {
-    let mut server = start(folder).await;
+    opened(start(folder).await, folder, shares).await
+}
+
+async fn until_there(folder: &Path) {
+    let limit = Instant::now() + PATIENCE;
+    while !desk(folder).exists() {
+        assert!(Instant::now() < limit);
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn opened(mut server: Server, folder: &Path, shares: &[Share]) -> (Server, Open) {
     let bringing = async {
-        let limit = Instant::now() + PATIENCE;
-        while !desk(folder).exists() {
-            assert!(Instant::now() < limit);
-            sleep(Duration::from_millis(20)).await;
-        }
+        until_there(folder).await;
         // Nothing is open yet: there is no authority without the keys.
         sleep(Duration::from_millis(500)).await;
         assert!(!folder.join("api.sock").exists());
@@ -384,4 +392,50 @@ async fn keys_in_files_go_to_custodians_and_files_that_stay_are_refused() {
     assert_eq!(opened["result"]["opened"], 3, "{opened}");
     drop(client);
     server.stop().await;
+}
+
+/// Each of two servers over one database has to be unsealed; until it is, it
+/// serves all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_server_of_a_database_is_unsealed_by_itself() {
+    let database = FreshDatabase::create().unwrap();
+    let replica = async || {
+        let options = Options {
+            storage: Storage::database(database.url().parse().unwrap()),
+            ledger: LedgerOptions::default(),
+            founder: Founder::Local,
+            timing: Timing::default(),
+        };
+        Server::start(options).await.unwrap()
+    };
+    let custody = Custody::generate().unwrap();
+    let shares = custody.split(3, 2).unwrap();
+    let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    // The first key waits until every server is known to read what is recorded.
+    let (first, _) = opened(replica().await, one.path(), &shares[..2]).await;
+    let client = owner(one.path()).await;
+    env(&client).await;
+    set(&client, "FIRST").await.unwrap();
+    // A key of its own making is not let in beside the first one's.
+    let mut second = replica().await;
+    let foreign = Custody::generate().unwrap().split(2, 2).unwrap();
+    let bringing = async {
+        until_there(other.path()).await;
+        bring(&desk(other.path()), &foreign[0]).await.unwrap();
+        let refused = why(bring(&desk(other.path()), &foreign[1]).await);
+        assert!(
+            refused.contains("not of a key of this platform"),
+            "{refused}"
+        );
+        for share in &shares[1..] {
+            bring(&desk(other.path()), share).await.unwrap();
+        }
+    };
+    let opening = async { second.open(doors(other.path())).await.unwrap() };
+    tokio::join!(opening, bringing);
+    let beside = owner(other.path()).await;
+    until_set(&beside, "SECOND").await;
+    drop((client, beside));
+    second.stop().await;
+    first.stop().await;
 }

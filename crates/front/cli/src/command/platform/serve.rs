@@ -26,6 +26,7 @@ use fluffy_server::loops::lease::Timing;
 use fluffy_server::platform::{Founder, OpenPlatformError, Platform, Storage};
 use fluffy_server::server::{Options, Server};
 use fluffy_server::unseal::ServeDeskError;
+use fluffy_vault::LoadKeyError;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -247,8 +248,9 @@ async fn run(session: &Session, plan: Plan) -> Outcome {
     let socket = plan.doors.socket.clone();
     if let Some(socket) = &plan.doors.unseal {
         session.printer.warn(&format!(
-            "the master key is with its custodians: secrets, exec, invitations and new nodes wait \
-             for `fluffy server unseal`, which reaches this server at {}",
+            "the master key is with its custodians: until they bring their shares by `fluffy server \
+             unseal` (at {}), a first start opens no door, and a later one keeps secrets, exec, \
+             invitations and new nodes waiting",
             socket.display()
         ));
     }
@@ -350,7 +352,9 @@ fn tell(
     }
     let ca = folder.join("ca.pem");
     fs::write(&ca, pem(&open.root)).map_err(|error| failure::unwritable(&ca, &error))?;
-    if let Some(error) = &open.sealed {
+    // That custodians are waited for was said already.
+    let sealed = open.sealed.as_ref();
+    if let Some(error) = sealed.filter(|it| !matches!(it, LoadKeyError::Awaited)) {
         let why = format!("secrets are sealed: the keys cannot be read: {error}");
         session.printer.warn(&why);
     }
