@@ -3,6 +3,8 @@
 //! `test` runs a tenth of the same campaigns; bars of time are checked only
 //! here and in `bench`. Never part of CI.
 
+use std::process::Command;
+
 use anyhow::{Context, Result, bail};
 use fluffy_test_kit::{CAMPAIGN_ENV, POSTGRES_ENV, PrivatePostgres};
 
@@ -105,9 +107,11 @@ fn measure(workspace: &Workspace, areas: &[&str], length: Length) -> Result<Outc
     if let Outcome::Failed(_) = built {
         return Ok(built);
     }
-    let mut command = workspace.cargo(&["run", "--release", "--quiet", "--package"]);
+    // Run as it was built: `cargo run` would build it once more, with the features
+    // that this package has alone.
+    let mut command = Command::new(workspace.target.join("release/fluffy-bench"));
     command
-        .args(["fluffy-bench", "--"])
+        .current_dir(&workspace.root)
         .args(areas)
         .arg("--write");
     if length == Length::Full {

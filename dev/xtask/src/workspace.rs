@@ -91,7 +91,16 @@ impl Workspace {
 
 /// The cargo that started us, so that one toolchain does everything.
 pub(crate) fn cargo() -> Command {
-    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // What cargo told us of ourselves: build scripts that look at such names,
+    // as that of `ring` does, would run anew, and all that needs them.
+    let ours = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(ours) {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 fn collect(folder: &Path, ending: &str, files: &mut Vec<PathBuf>) -> Result<()> {
