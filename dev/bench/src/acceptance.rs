@@ -22,6 +22,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
         ],
     ),
     ("e7", "control", &["100 instances placed"]),
+    ("e7", "planner", &["a pass that places 100 instances"]),
     (
         "e8",
         "control",

@@ -389,8 +389,8 @@ Works on the live ledger, on a database file, and on an export, on any machine:
   fluffy audit verify --key ed25519:…                           pin the public key
   fluffy audit verify --against /mnt/other/witness.txt          catches a rewritten chain
   fluffy audit verify --ledger export.jsonl.zst
-The export of an org verifies from its file alone:
-  fluffy audit verify --export acme.ndjson --key ed25519:…
+The export of an org verifies from its file alone, by the keys of all servers of its platform:
+  fluffy audit verify --export acme.ndjson --key ed25519:… --key ed25519:…
 Events that rest on another ledger's, such as a deploy of what an agent merged, are followed there:
   fluffy audit verify --ledger ~/.local/state/fluffy/up/ledger  into your own
   fluffy audit verify --ledger platform.jsonl --follow agent.jsonl")]
@@ -402,9 +402,10 @@ Events that rest on another ledger's, such as a deploy of what an agent merged, 
         /// Signed checkpoints kept elsewhere (repeat for more)
         #[arg(long, value_name = "FILE")]
         against: Vec<PathBuf>,
-        /// The public key that `fluffy init` printed
+        /// The public key that `fluffy init` printed; with --export, the one that a server of the
+        /// platform signs with, once for each server
         #[arg(long, value_name = "KEY")]
-        key: Option<String>,
+        key: Vec<String>,
         /// A ledger that this one may rest on (repeat for more); your own is known
         #[arg(long, value_name = "PATH")]
         follow: Vec<PathBuf>,

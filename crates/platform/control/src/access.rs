@@ -48,7 +48,7 @@ pub use notice::{Bootstrap, Notice, Reads, Summary};
 pub use orgs::UNLIMITED;
 pub use tokens::caller_of_token;
 pub(crate) use tokens::kind_of;
-pub use visible::{Audit, may_see};
+pub use visible::{Audit, is_of_platform, may_see};
 
 use authorize::{Authorized, Who};
 use compiled::Compiled;
@@ -150,6 +150,12 @@ impl Member {
     pub(crate) fn runs_the_platform(&self) -> bool {
         self.owner == Owner::default() && self.role == Role::PlatformOperator.name()
     }
+
+    /// Whether they can do anything by now: they used their invite, or they
+    /// own the machine, and are in from the beginning.
+    pub(crate) fn has_come_in(&self) -> bool {
+        self.active || self.principal == LOCAL
+    }
 }
 
 /// A program with a credential of its own.
@@ -165,6 +171,8 @@ pub struct Service {
     pub rotation: Option<String>,
     /// The rotation before, and until when its secret is good.
     pub old: Option<(Option<String>, Timestamp)>,
+    /// Whoever was ever shown a secret or a token of it, and could act as it.
+    pub known_to: BTreeSet<String>,
 }
 
 /// A credential's standing.
@@ -218,6 +226,10 @@ pub struct Approval {
     pub owner: Owner,
     /// Who asked.
     pub requester: String,
+    /// For whom they acted.
+    pub on_behalf_of: Option<String>,
+    /// Everybody whose wish it may be: see [`Access::hands`].
+    pub asked_by: BTreeSet<String>,
     /// The event that says so.
     pub seq: u64,
     /// The command as JSON, without what is secret.
@@ -243,23 +255,35 @@ impl Access {
         ids.filter_map(|id| Some((*id, self.members.get(id)?)))
     }
 
-    /// Whoever runs the platform itself.
+    /// Whoever runs the platform itself. Who was asked to and never came is
+    /// not one that anybody could wait for.
     pub(crate) fn operators(&self) -> impl Iterator<Item = &str> {
         let members = self.members.values();
-        let operators = members.filter(|member| member.runs_the_platform());
+        let operators = members.filter(|one| one.runs_the_platform() && one.has_come_in());
         operators.map(|member| member.principal.as_str())
     }
 
-    /// Whoever is to run the platform, while nobody has come in to do so; the
-    /// owner of a machine is in from the beginning.
+    /// Whoever is to run the platform, while nobody has come in to do so.
     #[must_use]
     pub fn awaited(&self) -> Option<&str> {
-        let is_in = |one: &Member| one.active || one.principal == LOCAL;
         let operators = || self.members.values().filter(|one| one.runs_the_platform());
-        match operators().any(is_in) {
+        match operators().any(Member::has_come_in) {
             true => None,
             false => operators().next().map(|one| one.principal.as_str()),
         }
+    }
+
+    /// Everybody who may be behind what a principal does: itself, for whom it
+    /// acts, and who could act as it because they know its secret.
+    pub(crate) fn hands(&self, principal: &str, acts_for: Option<&str>) -> BTreeSet<String> {
+        let mut hands = BTreeSet::new();
+        for one in std::iter::once(principal).chain(acts_for) {
+            hands.insert(one.to_owned());
+            let service = one.parse().ok();
+            let service = service.and_then(|id: PrincipalId| self.services.get(&id));
+            hands.extend(service.into_iter().flat_map(|it| it.known_to.clone()));
+        }
+        hands
     }
 
     /// Everything given to a principal beside roles.
@@ -268,7 +292,7 @@ impl Access {
         ids.filter_map(|id| Some((*id, self.grants.get(id)?)))
     }
 
-    /// The owners of the whole of an org.
+    /// The owners of the whole of an org, also those who have not come in.
     pub(crate) fn owners(&self, org: OrgId) -> impl Iterator<Item = (MemberId, &Member)> {
         let whole = Owner {
             org: Some(org),

@@ -21,6 +21,8 @@ use fluffy_ledger::{Event, Source};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::runtime::spec;
+
 /// The version of readers who know every event before versions were counted.
 pub const FIRST_READERS: u64 = 1;
 
@@ -65,6 +67,14 @@ pub enum ReadEventError {
         /// Why not.
         #[source]
         source: serde_json::Error,
+    },
+    /// The payload has a word that a later version brought.
+    #[error("`{event_type}` has a {what} that is not known")]
+    Word {
+        /// The event's type.
+        event_type: String,
+        /// What it is.
+        what: &'static str,
     },
 }
 
@@ -159,7 +169,13 @@ impl Body {
         let event_type = &event.event_type;
         let body = Self::of_type(event_type, event.event_version, event.payload.as_str());
         match body {
-            Some(Ok(body)) => Ok(body),
+            Some(Ok(body)) => match body.unknown_word() {
+                None => Ok(body),
+                Some(what) => Err(ReadEventError::Word {
+                    event_type: event_type.clone(),
+                    what,
+                }),
+            },
             Some(Err(source)) => Err(ReadEventError::Payload {
                 event_type: event_type.clone(),
                 source,
@@ -168,6 +184,16 @@ impl Body {
                 event_type: event_type.clone(),
                 version: event.event_version,
             }),
+        }
+    }
+
+    /// What it has that would be folded into nothing: a server that goes on
+    /// without such an instance or deploy would answer for less than there is.
+    fn unknown_word(&self) -> Option<&'static str> {
+        match self {
+            Self::InstanceAllocated(it) if spec::driver(&it.driver).is_none() => Some("driver"),
+            Self::DeployCreated(it) if spec::deploy_kind(&it.kind).is_none() => Some("kind"),
+            _ => None,
         }
     }
 }

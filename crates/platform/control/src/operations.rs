@@ -141,7 +141,8 @@ pub fn read(state: &State, call: &Call<'_>, request: &Request) -> Read {
         hide(state, call, (who, place), capability, refusal, &mut fact)
     });
     let Authorized { who, place } = authorized;
-    if is_sensitive(capability) || matches!(&result, Err(refusal) if refusal.code == "forbidden") {
+    let sensitive = is_sensitive(capability) || request.operation == Operation::ListPlatformEvents;
+    if sensitive || matches!(&result, Err(refusal) if refusal.code == "forbidden") {
         let mut facts = vec![fact];
         facts.extend(result.is_ok().then(|| accessed(request, &place)).flatten());
         return Read {
@@ -459,6 +460,14 @@ pub(crate) fn required(
         // The root of an instance is not its workload's user.
         Operation::CreateExec if field("as_root") == Some(&Value::Bool(true)) => {
             (first, vec!["instance.exec_root"])
+        }
+        // What one org has kept is kept of all: there is one ledger.
+        Operation::UpdateOrg if field("legal_hold_until").is_some() => {
+            let renames = field("display_name").is_some_and(|value| !value.is_null());
+            (
+                "ledger.admin",
+                renames.then_some(first).into_iter().collect(),
+            )
         }
         // To take an address that is in use is for those who run the platform.
         Operation::DisableIpv4 if request.query.get("force").is_some_and(|is| is == "true") => {

@@ -130,13 +130,20 @@ impl Runtime {
         ]
     }
 
-    /// The routes whose hostnames wait to be proven.
+    /// The routes whose hostnames wait to be proven, and are not proven to be
+    /// another env's.
     #[must_use]
     pub fn unproven(&self) -> Vec<Unproven> {
+        let proven = self.routes.values().filter(|it| it.verified);
+        let proven = proven.filter_map(|it| Some((it.hostname.as_deref()?, it.env)));
+        let held: BTreeMap<&str, EnvId> = proven.collect();
         let routes = self.routes.iter();
         let waiting = routes.filter(|(_, it)| !it.verified && it.state != RouteState::Deleting);
         let unproven = waiting.filter_map(|(id, it)| {
             let hostname = it.hostname.clone()?;
+            if held.get(&*hostname).is_some_and(|holder| *holder != it.env) {
+                return None;
+            }
             let challenge = read::challenge_of(*id, &hostname);
             Some(Unproven {
                 route: *id,
@@ -146,6 +153,16 @@ impl Runtime {
             })
         });
         unproven.collect()
+    }
+
+    /// How many instances of a node have to go before it is empty, with those
+    /// that have volumes or without them.
+    pub(crate) fn left_to_move(&self, node: NodeId, stateful: planner::Stateful) -> u64 {
+        let here = self.plan.instances.values();
+        let here = here.filter(|it| it.node == node && !it.has_ended());
+        let all = stateful == planner::Stateful::Blocks;
+        let left = here.filter(|it| all || it.volumes.is_empty());
+        u64::try_from(left.count()).unwrap_or(u64::MAX)
     }
 
     /// What the planner sees, where edges have applied the routing up to here.

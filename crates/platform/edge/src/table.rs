@@ -1,6 +1,8 @@
 //! What a routing table may be: checked whole, before anything of it counts.
 //!
-//! Pure: messages in, a table or the reason against it out.
+//! Pure: messages in, a table or the reason against it out. What no server
+//! would say refuses the whole table; two routes that want the same do not,
+//! because then whoever made one of them would hold up everybody's.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -81,14 +83,18 @@ impl Table {
     pub(crate) fn read(told: &v1::RoutingTable, prefixes: &[Prefix]) -> Result<Self, RefusedTable> {
         let mut table = Self::default();
         let (mut ids, mut names, mut ports) = (HashSet::new(), HashSet::new(), HashSet::new());
-        for (place, route) in told.routes.iter().enumerate() {
-            let refuse = |what| RefusedTable {
-                what,
-                route: route.route_id.chars().take(64).collect(),
-            };
-            if place >= MOST_ROUTES {
-                return Err(refuse("there are too many routes"));
-            }
+        let refuse = |what, route: &v1::Route| RefusedTable {
+            what,
+            route: route.route_id.chars().take(64).collect(),
+        };
+        if let Some(route) = told.routes.get(MOST_ROUTES) {
+            return Err(refuse("there are too many routes", route));
+        }
+        // By id, so that every edge keeps the same one of two: the older.
+        let mut routes: Vec<&v1::Route> = told.routes.iter().collect();
+        routes.sort_by(|one, other| one.route_id.cmp(&other.route_id));
+        for route in routes {
+            let refuse = |what| refuse(what, route);
             if route.route_id.is_empty() || !ids.insert(&route.route_id) {
                 return Err(refuse("two routes have one id, or none"));
             }
@@ -103,24 +109,22 @@ impl Table {
                 _ => return Err(refuse("it has no protocol that is known")),
             };
             let raw = route.protocol_hint == "tcp_raw";
-            if !raw && !names.insert((&route.hostname, port)) {
-                return Err(refuse("two routes have one name"));
-            }
             // An address of its own has ports of its own.
-            if raw && !ports.insert((route.ipv4_address.as_str(), port)) {
-                return Err(refuse("two routes have one port"));
-            }
+            let is_first = match raw {
+                true => ports.insert((route.ipv4_address.as_str(), port)),
+                false => names.insert((route.hostname.as_str(), port)),
+            };
             let read = Route {
                 id: route.route_id.clone(),
                 env: route.env_id.clone(),
                 backends,
             };
             match served {
-                Ok(()) if !table.routes.contains_key(&port) => {
+                Ok(()) if is_first && !table.routes.contains_key(&port) => {
                     table.routes.insert(port, read);
                 }
-                Ok(()) => table.unserved.push((read.id, "bind_failed")),
-                Err(why) => table.unserved.push((read.id, why)),
+                Err(why) if is_first => table.unserved.push((read.id, why)),
+                _ => table.unserved.push((read.id, "bind_failed")),
             }
         }
         Ok(table)
@@ -217,13 +221,12 @@ mod tests {
             read(vec![route("a", 1), wrong]).unwrap_err()
         };
         type Change = fn(&mut v1::Route);
-        let cases: [(Change, &str); 11] = [
+        let cases: [(Change, &str); 10] = [
             (
                 |it| it.route_id = "a".to_owned(),
                 "two routes have one id, or none",
             ),
             (|it| it.route_id.clear(), "two routes have one id, or none"),
-            (|it| it.listen_port = 1, "two routes have one port"),
             (|it| it.listen_port = 0, "the port is never opened"),
             (|it| it.listen_port = 25, "the port is never opened"),
             (|it| it.listen_port = 65_537, "the port is never opened"),
@@ -257,11 +260,45 @@ mod tests {
         let mut tls = route("b", 443);
         tls.protocol_hint = "tls_passthrough".to_owned();
         tls.hostname = "a.example.com".to_owned();
-        let mut same = tls.clone();
-        same.route_id = "c".to_owned();
-        let table = read(vec![route("a", 1), tls.clone()]).unwrap();
+        let table = read(vec![route("a", 1), tls]).unwrap();
         assert_eq!(table.routes.len(), 1);
         assert_eq!(table.unserved, [("b".to_owned(), "unsupported")]);
-        assert_eq!(read(vec![tls, same]), Err("two routes have one name"));
+    }
+
+    #[test]
+    fn of_two_that_want_the_same_the_older_has_it_and_the_others_are_served() {
+        let tls = |id: &str, name: &str| v1::Route {
+            protocol_hint: "tls_passthrough".to_owned(),
+            hostname: name.to_owned(),
+            ..route(id, 443)
+        };
+        let mut routes = vec![
+            route("a", 1),
+            route("b", 2),
+            route("c", 1),
+            tls("d", "a.example.com"),
+            tls("e", "a.example.com"),
+            tls("f", "b.example.com"),
+        ];
+        let unserved = [
+            ("c", "bind_failed"),
+            ("d", "unsupported"),
+            ("e", "bind_failed"),
+            ("f", "unsupported"),
+        ];
+        let unserved = unserved.map(|(id, why)| (id.to_owned(), why));
+        // In whichever order they come.
+        for _ in 0..routes.len() {
+            let table = read(routes.clone()).unwrap();
+            let served: Vec<&str> = table.routes.values().map(|it| &*it.id).collect();
+            assert_eq!(served, ["a", "b"]);
+            assert_eq!(table.unserved, unserved);
+            routes.rotate_left(1);
+        }
+        // One that this edge cannot serve keeps what is its own as well.
+        routes[0].proxy_protocol = "v2".to_owned();
+        let table = read(routes).unwrap();
+        let served: Vec<&str> = table.routes.values().map(|it| &*it.id).collect();
+        assert_eq!((served, table.unserved.len()), (vec!["b"], 5));
     }
 }

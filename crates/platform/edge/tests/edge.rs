@@ -310,6 +310,33 @@ async fn a_port_that_is_taken_is_said_and_the_others_are_served() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn two_routes_that_want_one_port_hold_up_nobody() {
+    let (address, one) = (own_address(), Server::start("one").await);
+    let at = |port| SocketAddr::from((address, port));
+    let two = Server::start("two").await;
+    let edge = Edge::start(options(address)).await;
+    let (of_one, of_two) = (|| vec![one.backend(false)], || vec![two.backend(false)]);
+    // The younger one comes first, and is the one that is left out.
+    let routes = vec![
+        route("b", 8080, of_two()),
+        route("a", 8080, of_one()),
+        route("c", 8081, of_two()),
+    ];
+    let ack = edge.apply(&table(1, routes)).await;
+    assert_eq!((ack.refused.as_str(), ack.config.unwrap().seq), ("", 1));
+    let problems = ack.problems.iter();
+    let problems: Vec<(&str, &str)> = problems
+        .map(|it| (it.route_id.as_str(), it.reason.as_str()))
+        .collect();
+    assert_eq!(problems, [("b", "bind_failed")]);
+    assert_eq!(ask(at(8080), b"x").await.unwrap().1, "one");
+    assert_eq!(ask(at(8081), b"x").await.unwrap().1, "two");
+    // Once the older one is gone, the port is the other's.
+    taken(&edge, &table(2, vec![route("b", 8080, of_two())])).await;
+    assert_eq!(ask(at(8080), b"x").await.unwrap().1, "two");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn connections_of_a_route_that_is_gone_have_a_while_and_are_then_reset() {
     let address = own_address();
     let at: SocketAddr = (address, 8080).into();

@@ -18,6 +18,10 @@ use crate::reader::{Fields, Reader, shorten};
 /// The largest manifest, in bytes.
 pub const LARGEST: usize = 64 << 10;
 
+/// The largest canonical form, in bytes: an event holds 256 KiB, and says of
+/// what image the release is as well.
+const LARGEST_CANONICAL: usize = 240 << 10;
+
 /// The most process types.
 const MOST_PROCESSES: usize = 16;
 
@@ -58,7 +62,11 @@ impl Manifest {
                 return Err(reader.problems);
             }
         };
-        let manifest = read(&mut reader, &Fields::root(&table));
+        let root = Fields::root(&table);
+        let manifest = read(&mut reader, &root);
+        if reader.problems.is_empty() {
+            check_length(&mut reader, &root, &manifest);
+        }
         let mut problems = reader.problems;
         problems.sort_by_key(|problem| (problem.line, problem.column));
         if problems.is_empty() {
@@ -99,6 +107,34 @@ fn read(reader: &mut Reader<'_>, root: &Fields<'_>) -> Manifest {
         overrides: overrides(reader, root, &processes),
         processes,
         volumes,
+    }
+}
+
+/// What `env` says is written out for every process, and defaults for every
+/// override, so a short text can come to much.
+fn check_length(reader: &mut Reader<'_>, root: &Fields<'_>, manifest: &Manifest) {
+    let bytes = manifest.canonical().len();
+    if bytes <= LARGEST_CANONICAL {
+        return;
+    }
+    let processes = manifest.processes.len();
+    let message = format!(
+        "written out for {processes} processes, the manifest has {bytes} bytes, and it can have \
+         {LARGEST_CANONICAL}"
+    );
+    let fixes = [
+        (
+            "env",
+            "move what only some processes need from `env` to their own tables",
+        ),
+        ("overrides", "leave out what does not differ"),
+        ("processes", "make two apps of it"),
+    ];
+    let mut written = fixes
+        .iter()
+        .filter_map(|(name, fix)| Some((root.get(name)?, *fix)));
+    if let Some((item, fix)) = written.next() {
+        reader.wrong_but(&item, Code::Length, message, fix);
     }
 }
 

@@ -360,6 +360,40 @@ fn a_manifest_that_is_too_large_is_not_read() {
     assert_eq!((problems.len(), problems[0].code), (1, Code::Length));
 }
 
+/// What is stored of a manifest fits into an event, or it is no manifest: `env`
+/// is written out for every process, and defaults for every override.
+#[test]
+fn a_short_text_that_comes_to_too_much_is_refused_where_it_grows() {
+    let inherited = |bytes: usize| {
+        let processes = (0..14)
+            .map(|number| format!("[processes.p{number}]\nresources = {{ memory = \"64MiB\" }}\n"));
+        let processes: String = processes.collect();
+        let value = "x".repeat(bytes);
+        format!("schema_version = \"v1\"\n[env]\nvars = {{ BIG = \"{value}\" }}\n{processes}")
+    };
+    let problems = Manifest::parse(&inherited(20 << 10)).unwrap_err();
+    let [problem] = problems.as_slice() else {
+        panic!("{problems:?}");
+    };
+    assert_eq!((problem.code, &*problem.field), (Code::Length, "env"));
+    assert_eq!(problem.line, 2);
+    assert!(problem.fix.is_some());
+    let fits = Manifest::parse(&inherited(16 << 10)).unwrap();
+    assert!(fits.canonical().len() > 224 << 10);
+    let overridden = |many: usize| {
+        let envs = (0..many).map(|number| format!("e{number}.processes.w = {{}}\n"));
+        let envs: String = envs.collect();
+        format!(
+            "schema_version = \"v1\"\n[processes.w]\nresources = {{ memory = \"64MiB\" }}\n\
+             [overrides]\n{envs}"
+        )
+    };
+    let problems = Manifest::parse(&overridden(2_300)).err().unwrap();
+    let told = problems.iter().map(|it| (it.code, &*it.field));
+    assert_eq!(told.collect::<Vec<_>>(), [(Code::Length, "overrides")]);
+    assert!(Manifest::parse(&overridden(1_500)).is_ok());
+}
+
 #[test]
 fn the_canonical_form_depends_on_meaning_alone() {
     let least = "schema_version = \"v1\"\n[processes.web.resources]\nmemory = \"512MiB\"\n";

@@ -37,6 +37,8 @@ pub struct Wanted {
     pub boot_ms: u64,
     /// How long from its workload's start to health.
     pub start_ms: u64,
+    /// How long it may be unwell before it is ended, if it is asked at all.
+    pub recovery_ms: u64,
     /// How long connections may stay once it may stop.
     pub drain_ms: u64,
     /// How long it has to end by itself.
@@ -178,6 +180,9 @@ pub struct Up {
     pub workload_ms: Option<u64>,
     /// Whether it is well, as far as anybody knows.
     pub well: Option<bool>,
+    /// Since when it is said to be unwell, if it is.
+    #[serde(default)]
+    pub unwell_ms: Option<u64>,
     /// Whether it does not answer any more.
     pub silent: bool,
     /// Why nobody gets through to a port of it that is open, if that is so.
@@ -279,6 +284,15 @@ impl Observed {
         }
         self.said = Some(status);
         self.reason = reason;
+        self.unwell_since(now);
+    }
+
+    /// Begins to count how long it is unwell, or stops.
+    fn unwell_since(&mut self, now: u64) {
+        let unwell = self.said == Some(Status::Unhealthy);
+        if let Run::Up(up) = &mut self.run {
+            up.unwell_ms = unwell.then_some(now);
+        }
     }
 
     /// Holds a failure against it; what caused it is over.
@@ -322,6 +336,8 @@ impl Observed {
             self.run = Run::Nothing;
             self.dirty = true;
         }
+        // Nobody asked it meanwhile.
+        self.unwell_since(now);
     }
 
     /// All that is known to have been at some time.
@@ -495,6 +511,16 @@ fn watch(wanted: &Wanted, seen: &Observed, up: &Up, now: u64) -> Step {
             Status::Unhealthy,
             Some(unwell(up, "the health check fails")),
         ),
+        (Some(Status::Unhealthy), Some(false)) if wanted.has_health => {
+            let since = up.unwell_ms.unwrap_or(now);
+            let until = since.saturating_add(wanted.recovery_ms);
+            match now < until {
+                true => Step::Wait(Some(until)),
+                false => Step::Kill(unwell(up, "the health check went on failing")),
+            }
+        }
+        // A port that leads nowhere is no judgement of the workload, and no
+        // answer yet is none either.
         (Some(Status::Ready), _) | (Some(Status::Unhealthy), Some(false) | None) => {
             Step::Wait(None)
         }

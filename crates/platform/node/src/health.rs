@@ -14,6 +14,25 @@ use tokio::time::{Instant, sleep, timeout};
 /// The most bytes of an answer that are looked at.
 const MAX_HEAD: usize = 1024;
 
+/// How long what is not well any more has to recover, at least.
+const RECOVERY: Duration = Duration::from_secs(30);
+
+/// How long what is not well any more is left to itself before it is ended:
+/// as long again as it took to notice, and not too short.
+pub(crate) fn recovery(health: &v1::Health) -> Duration {
+    let failures = health.failure_threshold.max(1);
+    let noticed = seconds(health.interval_seconds, 10).saturating_mul(failures);
+    noticed.max(RECOVERY)
+}
+
+/// What a plan says, or what is usual where it says nothing.
+fn seconds(given: u32, usual: u64) -> Duration {
+    match given {
+        0 => Duration::from_secs(usual),
+        given => Duration::from_secs(given.into()),
+    }
+}
+
 /// What is asked, and how often.
 #[derive(Debug, Clone)]
 pub(crate) struct Check {
@@ -30,10 +49,6 @@ pub(crate) struct Check {
 impl Check {
     /// Of a plan; values that were left out are those of the documentation.
     pub(crate) fn new(health: &v1::Health, address: Ipv6Addr) -> Self {
-        let seconds = |given: u32, usual: u64| match given {
-            0 => Duration::from_secs(usual),
-            given => Duration::from_secs(given.into()),
-        };
         let port = u16::try_from(health.port).unwrap_or(0);
         Self {
             address: SocketAddr::new(IpAddr::V6(address), port),
@@ -149,6 +164,26 @@ mod tests {
             .filter_map(|(at, said)| said.map(|said| (at, said)))
             .collect();
         assert_eq!(changes, [(3, true), (9, false)]);
+    }
+
+    #[test]
+    fn what_is_unwell_has_as_long_to_recover_as_it_took_to_notice() {
+        let recovers = |interval_seconds, failure_threshold| {
+            let health = v1::Health {
+                interval_seconds,
+                failure_threshold,
+                ..v1::Health::default()
+            };
+            recovery(&health).as_secs()
+        };
+        assert_eq!(
+            recovers(10, 3),
+            30,
+            "what a manifest that says nothing gets"
+        );
+        assert_eq!(recovers(1, 1), 30);
+        assert_eq!(recovers(60, 5), 300);
+        assert_eq!(recovers(0, 0), 30);
     }
 
     #[test]

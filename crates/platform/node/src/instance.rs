@@ -898,6 +898,7 @@ fn up_now(seen: &mut Observed) {
         since_ms: steady_ms(),
         workload_ms: None,
         well: None,
+        unwell_ms: None,
         silent: false,
         unreached: None,
     });

@@ -56,12 +56,7 @@ const OPEN_FILES: u64 = 1 << 18;
 /// # Errors
 /// When the kernel does not take something back.
 pub fn give_up(needed: CapabilitySet) -> io::Result<()> {
-    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    let none = Rlimit {
-        current: Some(0),
-        maximum: Some(0),
-    };
-    rustix::process::setrlimit(Resource::Core, none)?;
+    undumpable()?;
     // Who may not have them serves fewer connections.
     let _ = open_files();
     if !rustix::process::geteuid().is_root() {
@@ -69,9 +64,7 @@ pub fn give_up(needed: CapabilitySet) -> io::Result<()> {
     }
     let has = rustix::thread::capabilities(None)?.permitted;
     if has.contains(CapabilitySet::IPC_LOCK) {
-        // As it is touched: keys and secrets pass through many buffers.
-        let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
-        rustix::mm::mlockall(all)?;
+        lock()?;
     }
     if has.contains(CapabilitySet::SYS_RESOURCE) {
         fs::write("/proc/self/oom_score_adj", OOM_SCORE)?;
@@ -90,6 +83,38 @@ pub fn give_up(needed: CapabilitySet) -> io::Result<()> {
     )?;
     rustix::thread::set_no_new_privs(true)?;
     Ok(())
+}
+
+/// Keeps this process's memory for itself, as [`give_up`] does, and all that it
+/// may do otherwise. Its memory stays out of the swap where that is allowed.
+///
+/// # Errors
+/// When the kernel does not take something back.
+pub fn conceal() -> io::Result<()> {
+    undumpable()?;
+    let may = rustix::thread::capabilities(None)?.effective;
+    let limit = rustix::process::getrlimit(Resource::Memlock).current;
+    // With less than all of it a later allocation would fail.
+    if may.contains(CapabilitySet::IPC_LOCK) || limit.is_none() {
+        lock()?;
+    }
+    Ok(())
+}
+
+fn undumpable() -> io::Result<()> {
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    Ok(rustix::process::setrlimit(Resource::Core, none)?)
+}
+
+/// No page goes to the swap, from when it is touched: keys and secrets pass
+/// through many buffers.
+fn lock() -> io::Result<()> {
+    let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+    Ok(rustix::mm::mlockall(all)?)
 }
 
 /// Makes use of what may be open, for itself: a workload gets limits of its

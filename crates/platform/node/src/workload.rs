@@ -13,6 +13,7 @@ use fluffy_planner::reason::FailureReason;
 
 use crate::decide::{Desired, Failure, Policy, Restart, Wanted};
 use crate::driver::Network;
+use crate::health::recovery;
 use crate::images::ImageConfig;
 
 /// What of a spec this agent knows beyond version 1.
@@ -62,6 +63,9 @@ pub(crate) fn wanted(assignment: &v1::Assignment, planned: bool) -> Wanted {
         has_health: health.is_some(),
         boot_ms: BOOT_MS.saturating_add(prestart.saturating_mul(1000)),
         start_ms: health.map_or(0, |health| u64::from(health.start_timeout_seconds) * 1000),
+        recovery_ms: health.map_or(0, |health| {
+            u64::try_from(recovery(health).as_millis()).unwrap_or(u64::MAX)
+        }),
         drain_ms: u64::from(assignment.drain_grace_seconds) * 1000,
         grace_ms: u64::from(grace_seconds(assignment)) * 1000,
         restart: Restart {

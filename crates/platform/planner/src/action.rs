@@ -48,6 +48,8 @@ pub enum Action {
         grace: Duration,
         /// Why.
         reason: DrainReason,
+        /// The deploy that wants it, if it is one.
+        deploy: Option<DeployId>,
     },
     /// Let a draining instance end: no edge sends it anything any more.
     AllowStop {
@@ -69,6 +71,8 @@ pub enum Action {
         condition: Condition,
         /// Whether it holds now.
         active: bool,
+        /// The group's deploy, if one goes on.
+        deploy: Option<DeployId>,
     },
     /// Record that instances could not be placed.
     RecordFailure {
@@ -80,6 +84,8 @@ pub enum Action {
         reason: Condition,
         /// How many nodes each filter refused.
         rejected: Rejections,
+        /// The group's deploy, if one goes on.
+        deploy: Option<DeployId>,
     },
     /// Move a deploy on.
     ChangeDeploy {

@@ -201,7 +201,7 @@ fn rotated(users: &[&Survey<'_>]) -> Option<SecretBundleState> {
     let mut members = users
         .iter()
         .flat_map(|survey| survey.members.iter().map(move |member| (survey, member)));
-    let done = members.all(|(survey, member)| !member.counts || survey.matches(member));
+    let done = members.all(|(survey, member)| !member.counts || survey.is_current(member));
     done.then_some(SecretBundleState::Active)
 }
 

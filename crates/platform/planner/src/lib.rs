@@ -19,7 +19,9 @@
 //! - No node, quota or volume is ever given twice, and memory stays booked
 //!   until the node says that the instance stopped.
 //! - Nothing is drained unless enough available ones remain, but for data,
-//!   which goes before its successor comes, and only if that could start.
+//!   which goes before its successor comes, and only if that could start; where
+//!   there is no room for both, also one of several that makes room by it.
+//! - What an env does not accept any more gives way like what is old.
 //! - What has a volume runs on the volume's home or not at all.
 //! - Every deploy ends; who has less than it wants is told why, and a quota
 //!   that is full is never called a cluster that is full.
@@ -37,5 +39,5 @@ mod rollout;
 mod survey;
 
 pub use deploys::RETRIES;
-pub use plan::{MOVING_GROUPS, TURN, plan};
+pub use plan::{MOVING_GROUPS, TURN, plan, ranking};
 pub use rollout::{CRASH_PAUSE, EDGE_PATIENCE, FAILURE_PAUSE, MOVES};

@@ -262,13 +262,14 @@ impl<'a> Board<'a> {
         }
     }
 
-    /// Whether a node would fit one instance if another one were gone.
+    /// What would be booked on a node that fits one instance if another one
+    /// were gone.
     pub(crate) fn could_follow(
         &self,
         class: ClassId,
         node: NodeId,
         gone: &Instance,
-    ) -> Result<(), Condition> {
+    ) -> Result<Resources, Condition> {
         let slot = self.index(node).and_then(|at| self.slots.get(at));
         let (Some(slot), Some(class)) = (slot, self.classes.get(class.0)) else {
             return Err(Condition::VolumeLocalityNoNode);
@@ -278,9 +279,36 @@ impl<'a> Board<'a> {
             slot.free(&gone.booking);
         }
         match slot.rate(&class.shape, None) {
-            Ok(_) => Ok(()),
+            Ok(rating) => Ok(booking(&class.shape.resources, rating.driver)),
             Err(Condition::NoNodesActive) => Err(Condition::VolumeLocalityNoNode),
             Err(condition) => Err(condition),
+        }
+    }
+
+    /// Every node that fits one instance, the best first; books nothing.
+    pub(crate) fn ranked(&self, class: ClassId, neighbours: &Neighbours) -> Vec<Placement> {
+        let Some(class) = self.classes.get(class.0) else {
+            return Vec::new();
+        };
+        let fitting = self.slots.iter().filter_map(|slot| {
+            let here = neighbours.nodes.get(&slot.id);
+            let rating = slot.rate(&class.shape, here).ok()?;
+            let placement = Placement {
+                node: slot.id,
+                driver: rating.driver,
+                booking: booking(&class.shape.resources, rating.driver),
+            };
+            Some((Reverse(rating.score), placement))
+        });
+        let mut ranked: Vec<_> = fitting.collect();
+        ranked.sort_by_key(|(score, placement)| (*score, placement.node));
+        ranked.into_iter().map(|(_, placement)| placement).collect()
+    }
+
+    /// Books what was placed and is in no state yet.
+    pub(crate) fn take_in(&mut self, node: NodeId, booking: &Resources) {
+        if let Some(slot) = self.index(node).and_then(|at| self.slots.get_mut(at)) {
+            slot.book(booking);
         }
     }
 

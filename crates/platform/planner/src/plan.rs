@@ -13,7 +13,7 @@ use fluffy_base::id::{InstanceId, NodeId, OrgId};
 use crate::action::{Action, Expected, Rejections, Step};
 use crate::deploys;
 use crate::lifecycle::NodeState;
-use crate::model::{Node, Quota, Resources, State, Stateful, VolumeClaims};
+use crate::model::{GroupId, Node, Quota, Resources, State, Stateful, VolumeClaims};
 use crate::place::{Board, ClassId, Neighbours, Placement};
 use crate::reason::{Condition, Dimension};
 use crate::rollout::Work;
@@ -58,6 +58,35 @@ pub fn plan(state: &State, now: Timestamp) -> Vec<Step> {
     steps.extend(works.into_iter().filter_map(Work::finish));
     steps.extend(drained(state));
     steps
+}
+
+/// Where one more instance of a group could go, the best node first.
+///
+/// For whoever carries out a step and cannot have the node that was chosen;
+/// `booked` is what the step has placed before. What has data has one node and
+/// no other.
+#[must_use]
+pub fn ranking(
+    state: &State,
+    group: &GroupId,
+    booked: impl IntoIterator<Item = (NodeId, Resources)>,
+    now: Timestamp,
+) -> Vec<Placement> {
+    let mut surveys = survey(state, now).into_iter();
+    let Some(survey) = surveys.find(|survey| survey.id == group) else {
+        return Vec::new();
+    };
+    if survey.is_stateful() {
+        return Vec::new();
+    }
+    let mut board = Board::new(state, now);
+    let mut neighbours = survey.neighbours(now);
+    for (node, booking) in booked {
+        board.take_in(node, &booking);
+        neighbours.add(node);
+    }
+    let class = board.class(&survey.group.spec, survey.env.isolation);
+    board.ranked(class, &neighbours)
 }
 
 const NOTHING: Quota = Quota {
@@ -145,13 +174,13 @@ impl<'a> Market<'a> {
         let placed = match self.book(org, work, waiting) {
             Ok(placed) => placed,
             Err(rejected) => {
-                let reason = rejected.reason();
-                work.refuse(reason, rejected);
+                let gives_room = self.gives_room(org, work, waiting);
+                work.refuse(rejected, gives_room);
                 return false;
             }
         };
         waiting.neighbours.add(placed.node);
-        if let Some(node) = from {
+        if let Some(node) = from.filter(|_| !work.was_tried()) {
             *self.moving.entry(node).or_default() += 1;
         }
         work.place(placed);
@@ -171,13 +200,13 @@ impl<'a> Market<'a> {
         waiting: &Waiting,
     ) -> Result<Placement, Rejections> {
         let asked = work.survey.group.spec.resources;
-        self.within_quota(org, &asked)?;
+        self.within_quota(org, &asked, None)?;
         let placed = match work.home {
             Some(home) => self.board.place_at(waiting.class, home)?,
             None => self.board.place(waiting.class, &waiting.neighbours)?,
         };
         // What the driver needs beside the guest is known only now.
-        if let Err(rejected) = self.within_quota(org, &placed.booking) {
+        if let Err(rejected) = self.within_quota(org, &placed.booking, None) {
             self.board.undo(&placed);
             return Err(rejected);
         }
@@ -185,13 +214,44 @@ impl<'a> Market<'a> {
         Ok(placed)
     }
 
-    fn within_quota(&self, org: OrgId, booking: &Resources) -> Result<(), Rejections> {
+    /// Who of those that leave would make room for the next one by going: on
+    /// its node, or in the quota of an org that has room elsewhere.
+    fn gives_room(&mut self, org: OrgId, work: &Work<'a>, waiting: &Waiting) -> Option<InstanceId> {
+        work.yielding().next()?;
+        let placed = self.board.place(waiting.class, &waiting.neighbours);
+        let elsewhere = placed.ok().map(|placed| {
+            self.board.undo(&placed);
+            placed.booking
+        });
+        let mut yielding = work.yielding();
+        let first = yielding.find(|member| {
+            let gone = member.instance;
+            let here = self.board.could_follow(waiting.class, gone.node, gone);
+            let freed = member.counts.then_some(&gone.booking);
+            let mut bookings = [here.ok(), elsewhere].into_iter().flatten();
+            bookings.any(|booking| self.within_quota(org, &booking, freed).is_ok())
+        });
+        first.map(|member| member.id)
+    }
+
+    /// Whether an org may have one more, once what is freed is gone.
+    fn within_quota(
+        &self,
+        org: OrgId,
+        booking: &Resources,
+        freed: Option<&Resources>,
+    ) -> Result<(), Rejections> {
         let over = |dimension| {
             let condition = Condition::OrgQuotaExceeded(dimension);
             Err(Rejections(BTreeMap::from([(condition, 0)])))
         };
         let limits = self.state.orgs.get(&org).map_or(NOTHING, |org| org.quota);
-        let used = self.used.get(&org).copied().unwrap_or(NOTHING);
+        let mut used = self.used.get(&org).copied().unwrap_or(NOTHING);
+        if let Some(freed) = freed {
+            used.instances = used.instances.saturating_sub(1);
+            used.memory = used.memory.saturating_sub(freed.memory);
+            used.cpu_millis = used.cpu_millis.saturating_sub(freed.cpu_millis);
+        }
         if used.instances >= limits.instances {
             return over(Dimension::Instances);
         }

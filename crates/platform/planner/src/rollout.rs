@@ -10,9 +10,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use fluffy_base::Timestamp;
-use fluffy_base::id::NodeId;
+use fluffy_base::id::{DeployId, InstanceId, NodeId};
 
 use crate::action::{Action, Allocation, Expected, Rejections, Step};
+use crate::deploys::RETRIES;
 use crate::lifecycle::{InstanceStatus, VolumeState};
 use crate::model::{Desired, Downtime, EnvLife, GroupId, SecretUse, State, VolumeClaims};
 use crate::place::{Board, ClassId, FAILURE_WINDOW, Neighbours, Placement};
@@ -46,9 +47,18 @@ pub(crate) struct Work<'a> {
     /// Where a single node must be, for the sake of data.
     pub(crate) home: Option<NodeId>,
     placed: Vec<Placement>,
-    refused: Option<(Condition, Rejections)>,
+    refused: Option<Refused>,
     conditions: BTreeSet<Condition>,
     actions: Vec<Action>,
+}
+
+/// Why the next instance was not placed.
+#[derive(Debug)]
+struct Refused {
+    reason: Condition,
+    rejected: Rejections,
+    /// Who of those that leave would make room for it by going.
+    gives_room: Option<InstanceId>,
 }
 
 impl<'a> Work<'a> {
@@ -109,11 +119,14 @@ impl<'a> Work<'a> {
         let mut moves = self
             .survey
             .replaced(DrainReason::HostFailed, Timestamp::MIN, self.now);
+        let mut tries = self
+            .survey
+            .replaced(DrainReason::StartFailed, Timestamp::MIN, self.now);
         let in_deploy = self.in_deploy();
         let members = std::mem::take(&mut self.survey.members);
         for member in members.iter().filter(|member| member.is_running()) {
             let stateful = !member.instance.volumes.is_empty();
-            let old = self.rolling.is_some() && !self.survey.matches(member);
+            let old = self.rolling.is_some() && self.survey.is_old(member);
             let replace = match member.instance.restart {
                 true => DrainReason::OperatorRestart,
                 false => DrainReason::RolloutReplace,
@@ -127,6 +140,9 @@ impl<'a> Work<'a> {
             } else if !stateful && member.evicted == Eviction::Wanted {
                 self.leaving.push((*member, DrainReason::NodeDraining));
             } else if in_deploy && self.survey.start_failed(member, self.now) {
+                self.drain(member, DrainReason::StartFailed);
+            } else if tries < RETRIES && self.survey.deploy.is_none() && member.lacks_secrets() {
+                tries += 1;
                 self.drain(member, DrainReason::StartFailed);
             } else if moves < MOVES && self.is_failed_by_host(member) {
                 moves += 1;
@@ -156,11 +172,22 @@ impl<'a> Work<'a> {
     }
 
     fn drain(&mut self, member: &Member<'_>, reason: DrainReason) {
+        // What a node or an env is the cause of is no deploy's doing.
+        let of_deploy = !matches!(
+            reason,
+            DrainReason::NodeDraining | DrainReason::HostFailed | DrainReason::EnvDeleted
+        );
         self.actions.push(Action::Drain {
             instance: member.id,
             grace: self.survey.group.spec.grace,
             reason,
+            deploy: self.deploy().filter(|_| of_deploy),
         });
+    }
+
+    /// The deploy that goes on in this pass, if one does.
+    fn deploy(&self) -> Option<DeployId> {
+        self.rolling.and_then(|rolling| rolling.deploy)
     }
 
     /// Finds out how many instances to ask for, and what forbids it.
@@ -226,7 +253,8 @@ impl<'a> Work<'a> {
             (Some(home), true) if state.is_lost(home) => Err(Condition::VolumeHomeNodeOffline),
             (Some(home), true) => {
                 let class = self.class(board);
-                board.could_follow(class, home, member.instance)
+                let booking = board.could_follow(class, home, member.instance);
+                booking.map(drop)
             }
             (Some(_), false) => Err(Condition::VolumeLocalityNoNode),
             // Without data of its own it goes wherever there is room.
@@ -333,38 +361,42 @@ impl<'a> Work<'a> {
             reason == Some(DrainReason::NodeDraining) && !member.instance.has_ended()
         });
         let mut nodes: BTreeSet<NodeId> = draining.map(|member| member.instance.node).collect();
-        if self.staying.len() + self.leaving.len() > self.survey.count() {
+        if self.gets_on() {
             nodes.extend(self.moves_from());
         }
         nodes
     }
 
+    /// Whether a member leaves in this pass, or one is on its way up that will
+    /// let it.
+    ///
+    /// What does not come up in its time, fails, or was tried before keeps
+    /// nobody else on its node.
+    fn gets_on(&self) -> bool {
+        let count = self.survey.count();
+        if self.staying.len() + self.leaving.len() <= count {
+            return false;
+        }
+        let leaving = || self.leaving.iter().map(|(member, _)| member);
+        let available = self.staying.iter().chain(leaving());
+        let available = available.filter(|member| member.available).count();
+        if available > count || leaving().any(|member| !member.available) {
+            return true;
+        }
+        if self.was_tried() {
+            return false;
+        }
+        let spec = &self.survey.group.spec;
+        let patience = spec.start_timeout.saturating_add(spec.min_ready);
+        self.staying.iter().any(|member| {
+            let young = self.now.since(member.instance.allocated_at) < patience;
+            young && !member.available && member.failure().is_none()
+        })
+    }
+
     /// What placement needs to know of the group.
     pub(crate) fn neighbours(&self) -> Neighbours {
-        let mut neighbours = Neighbours::default();
-        for member in self
-            .survey
-            .members
-            .iter()
-            .filter(|member| !member.instance.has_ended())
-        {
-            neighbours.add(member.instance.node);
-        }
-        for replaced in &self.survey.group.replaced {
-            let recent = self.now.since(replaced.at) < FAILURE_WINDOW;
-            if recent && replaced.reason == DrainReason::HostFailed {
-                neighbours.avoid(replaced.node);
-            }
-        }
-        for member in self
-            .survey
-            .members
-            .iter()
-            .filter(|member| member.host_failed())
-        {
-            neighbours.avoid(member.instance.node);
-        }
-        neighbours
+        self.survey.neighbours(self.now)
     }
 
     /// What an instance of the group needs.
@@ -378,9 +410,34 @@ impl<'a> Work<'a> {
         self.want = self.want.saturating_sub(1);
     }
 
-    /// Takes note that there is no room.
-    pub(crate) fn refuse(&mut self, reason: Condition, rejected: Rejections) {
-        self.refused = Some((reason, rejected));
+    /// Whether one that did not come up was replaced lately, or is now: the
+    /// next one keeps nobody waiting.
+    pub(crate) fn was_tried(&self) -> bool {
+        let mut replaced = self.survey.group.replaced.iter();
+        let lately = replaced.any(|replaced| self.now.since(replaced.at) < FAILURE_WINDOW);
+        let now = |action: &Action| match action {
+            Action::Drain { reason, .. } => {
+                matches!(reason, DrainReason::HostFailed | DrainReason::StartFailed)
+            }
+            _ => false,
+        };
+        lately || self.actions.iter().any(now)
+    }
+
+    /// Those that could go first if there is no room beside them.
+    pub(crate) fn yielding(&self) -> impl Iterator<Item = &Member<'a>> {
+        let rolls = self.rolling.is_some() && !self.survey.is_stateful();
+        let leaving = self.leaving.iter().filter(move |_| rolls);
+        leaving.map(|(member, _)| member)
+    }
+
+    /// Takes note that there is no room, and who would make some by going.
+    pub(crate) fn refuse(&mut self, rejected: Rejections, gives_room: Option<InstanceId>) {
+        self.refused = Some(Refused {
+            reason: rejected.reason(),
+            rejected,
+            gives_room,
+        });
     }
 
     /// The append of this group, if anything is to be done.
@@ -419,22 +476,15 @@ impl<'a> Work<'a> {
     /// Lets go whom nobody will miss.
     fn let_leave(&mut self) {
         let count = self.survey.count();
-        let mut unavailable = match &self.rolling {
+        let unavailable = match &self.rolling {
             Some(rolling) => bound(rolling.options.max_unavailable),
             None => 0,
         };
-        if let Some(rolling) = &self.rolling
-            && self.refused.is_some()
-            && !self.leaving.is_empty()
-        {
-            if count >= 2 || rolling.options.downtime == Downtime::Allowed {
-                unavailable = unavailable.max(1);
-                self.conditions.insert(Condition::DrainFirst);
-            } else {
-                self.conditions.insert(Condition::SurgeBlocked);
-            }
-        }
         let least = count.saturating_sub(unavailable);
+        let first = self.goes_first();
+        // Whoever makes room goes before whoever makes none.
+        self.leaving
+            .sort_by_key(|(member, _)| (Some(member.id) != first, member.worth()));
         let both = || {
             self.staying
                 .iter()
@@ -443,6 +493,10 @@ impl<'a> Work<'a> {
         let mut available = both().filter(|member| member.available).count();
         let mut running = both().count() + self.placed.len();
         for (member, reason) in std::mem::take(&mut self.leaving) {
+            let least = match first {
+                Some(first) if first == member.id => least.min(count.saturating_sub(1)),
+                _ => least,
+            };
             let missed = member.available && available <= least;
             if running <= least || missed {
                 continue;
@@ -453,8 +507,21 @@ impl<'a> Work<'a> {
         }
     }
 
+    /// Who leaves before its successor comes, where it must and may: there is
+    /// room for the successor only once it is gone, and others go on meanwhile.
+    fn goes_first(&mut self) -> Option<InstanceId> {
+        let first = self.refused.as_ref()?.gives_room?;
+        let downtime = self.rolling.as_ref()?.options.downtime;
+        if self.survey.count() >= 2 || downtime == Downtime::Allowed {
+            self.conditions.insert(Condition::DrainFirst);
+            return Some(first);
+        }
+        self.conditions.insert(Condition::SurgeBlocked);
+        None
+    }
+
     fn allocate(&mut self) {
-        let deploy = self.rolling.and_then(|rolling| rolling.deploy);
+        let deploy = self.deploy();
         for placement in std::mem::take(&mut self.placed) {
             self.actions.push(Action::Allocate(Allocation {
                 group: self.survey.id.clone(),
@@ -470,15 +537,17 @@ impl<'a> Work<'a> {
     /// Shows what holds now and hides what does not.
     fn show(&mut self) {
         let group: &GroupId = self.survey.id;
-        if let Some((reason, rejected)) = self.refused.take() {
-            self.conditions.insert(reason);
+        let deploy = self.survey.deploy.map(|(id, _)| id);
+        if let Some(refused) = self.refused.take() {
+            self.conditions.insert(refused.reason);
             let last = self.survey.group.allocation_failed_at;
             if last.is_none_or(|at| self.now.since(at) >= FAILURE_PAUSE) {
                 self.actions.push(Action::RecordFailure {
                     group: group.clone(),
                     wanted: u32::try_from(self.want).unwrap_or(u32::MAX),
-                    reason,
-                    rejected,
+                    reason: refused.reason,
+                    rejected: refused.rejected,
+                    deploy,
                 });
             }
         }
@@ -487,6 +556,7 @@ impl<'a> Work<'a> {
             group: group.clone(),
             condition: *condition,
             active,
+            deploy,
         };
         let gone = shown
             .difference(&self.conditions)

@@ -11,11 +11,8 @@ use fluffy_base::id::{DeployId, InstanceId};
 
 use crate::lifecycle::{DeployState, InstanceStatus, NodeState};
 use crate::model::{Deploy, Env, EnvLife, Group, GroupId, Instance, RolloutOptions, State};
-use crate::place::FAILURE_WINDOW;
+use crate::place::{FAILURE_WINDOW, Neighbours};
 use crate::reason::{Condition, DrainReason, FailureReason};
-
-/// How often an instance fails to start before it is given up.
-const INJECTIONS: u32 = 3;
 
 /// How long instances must have been ready for a crash loop to be over.
 pub(crate) const HEALTHY: Duration = Duration::from_secs(600);
@@ -147,6 +144,12 @@ impl<'a> Member<'a> {
         self.instance.volumes.is_empty() && after.is_some_and(|after| failures >= after)
     }
 
+    /// Whether its secrets did not reach it. Its node leaves it at that, and
+    /// another start may do better.
+    pub(crate) fn lacks_secrets(&self) -> bool {
+        self.failure() == Some(FailureReason::SecretsInjectionFailed)
+    }
+
     /// Whether it has not become ready in the time that it had.
     pub(crate) fn is_late(&self, now: Timestamp, start_timeout: Duration) -> bool {
         !self.instance.observed.was_ready
@@ -180,18 +183,47 @@ impl Survey<'_> {
         !self.group.spec.volumes.is_empty()
     }
 
-    /// Whether a member is as the group wants it.
+    /// Whether a member is as the group and its env want it.
     pub(crate) fn matches(&self, member: &Member<'_>) -> bool {
+        self.is_current(member) && self.is_accepted(member)
+    }
+
+    /// Whether a member is as the group wants it, whatever its env wants.
+    pub(crate) fn is_current(&self, member: &Member<'_>) -> bool {
         member.instance.spec == self.group.spec.hash
             && !member.instance.restart
             && !self.is_spent(member)
+    }
+
+    /// Whether the env accepts what runs a member; it may want more by now
+    /// than when the member was made.
+    fn is_accepted(&self, member: &Member<'_>) -> bool {
+        let level = member.instance.driver.level();
+        self.env.isolation.accepts(level)
+    }
+
+    /// Whether a member is to give way to one as the group wants it now.
+    ///
+    /// What a failed deploy left stays as it is, but not where the env does
+    /// not accept it any more; data does, because it would have to go before
+    /// it is known that what failed can start.
+    pub(crate) fn is_old(&self, member: &Member<'_>) -> bool {
+        if self.deploy.is_none() && self.group.held {
+            let has_data = self.is_stateful() || !member.instance.volumes.is_empty();
+            return !self.is_accepted(member) && !has_data;
+        }
+        !self.matches(member)
     }
 
     /// Whether a member was given up before its deploy began: what it failed
     /// for may be mended since, and its node would not try again by itself.
     fn is_spent(&self, member: &Member<'_>) -> bool {
         let given_up = member.failure().is_some_and(|reason| {
-            reason.is_hopeless() || reason == FailureReason::CrashLoopBackoff
+            reason.is_hopeless()
+                || matches!(
+                    reason,
+                    FailureReason::CrashLoopBackoff | FailureReason::SecretsInjectionFailed
+                )
         });
         given_up && !self.is_own(member)
     }
@@ -204,8 +236,9 @@ impl Survey<'_> {
 
     /// How members follow the spec, unless they stay as they are.
     ///
-    /// A canceled deploy leaves instances that nobody wants and no deploy to
-    /// replace them, so a group follows its spec without one, too.
+    /// A canceled deploy leaves instances that nobody wants, and an env may
+    /// accept less than before; no deploy replaces those, so a group follows
+    /// its spec without one, too.
     pub(crate) fn rolling(&self) -> Option<Rolling> {
         match self.deploy {
             Some((id, deploy)) => {
@@ -215,11 +248,10 @@ impl Survey<'_> {
                     options: deploy.options,
                 })
             }
-            None if self.group.held => None,
             None => {
-                let running = self.members.iter().filter(|member| member.is_running());
-                let mut old = running.filter(|member| !self.matches(member));
-                old.next().map(|_| Rolling {
+                let mut running = self.members.iter().filter(|member| member.is_running());
+                let old = running.any(|member| self.is_old(member));
+                old.then_some(Rolling {
                     deploy: None,
                     options: RolloutOptions::CAREFUL,
                 })
@@ -240,19 +272,35 @@ impl Survey<'_> {
 
     /// Whether a member has had its chance in this deploy and must be replaced.
     pub(crate) fn start_failed(&self, member: &Member<'_>, now: Timestamp) -> bool {
-        let failures = member.instance.observed.failures;
-        let given_up = match member.failure() {
-            Some(FailureReason::CrashLoopBackoff) => true,
-            Some(FailureReason::SecretsInjectionFailed) => failures >= INJECTIONS,
-            _ => false,
-        };
+        let looping = member.failure() == Some(FailureReason::CrashLoopBackoff);
         // Whoever failed before it is not this deploy's doing.
         self.deploy.is_some()
             && self.is_own(member)
             && self.matches(member)
             && member.is_running()
             && !member.host_failed()
-            && (given_up || member.is_late(now, self.group.spec.start_timeout))
+            && (looping
+                || member.lacks_secrets()
+                || member.is_late(now, self.group.spec.start_timeout))
+    }
+
+    /// What placement needs to know of the group.
+    pub(crate) fn neighbours(&self, now: Timestamp) -> Neighbours {
+        let mut neighbours = Neighbours::default();
+        let here = self.members.iter();
+        for member in here.filter(|member| !member.instance.has_ended()) {
+            neighbours.add(member.instance.node);
+        }
+        for replaced in &self.group.replaced {
+            let recent = now.since(replaced.at) < FAILURE_WINDOW;
+            if recent && replaced.reason == DrainReason::HostFailed {
+                neighbours.avoid(replaced.node);
+            }
+        }
+        for member in self.members.iter().filter(|member| member.host_failed()) {
+            neighbours.avoid(member.instance.node);
+        }
+        neighbours
     }
 
     /// How many members were replaced for a reason, lately and since a moment.

@@ -6,6 +6,8 @@
 
 mod exported;
 mod pages;
+mod repeated;
+mod unsettled;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -18,25 +20,25 @@ use fluffy_api::operation::Bucket;
 use fluffy_api::types::{self, Projection, Projections};
 use fluffy_base::id::{EnvId, InstanceId, MemberId, SecretVersionId, TokenId};
 use fluffy_base::{Digest, Timestamp};
-use fluffy_control::access::{
-    Audit, Notice as AccessNotice, Reads, caller_of_token, check_credential,
-};
+use fluffy_control::access::{Audit, Reads, caller_of_token, check_credential};
 use fluffy_control::event::AuthzDecided;
 use fluffy_control::{
-    Body, Call, Caller, CallerKind, Notice, Outcome, Read, Refusal, Request, State, Subject,
+    Body, Call, Caller, CallerKind, Noted, Outcome, Read, Refusal, Request, State, Subject,
 };
 use fluffy_ledger::{Actor, ActorKind, Aggregate, Domain};
 use serde_json::{Value, json};
 use tokio::sync::{broadcast, watch};
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use crate::aside::{AsideError, Claim, Draw, Kind};
 use crate::credential::CredentialKind;
 use crate::errand::{self, Errand, Errands, Sent};
 use crate::exec::Execs;
+use crate::failures::Failures;
 use crate::fold::Position;
 use crate::hashes::Hashes;
-use crate::history::{self, HistoryError, Wanted};
+use crate::history::{self, HistoryError, Wanted, Whose};
 use crate::http::{
     Asked, Backend, Earlier, Health, Identity, OpenExec, Opening, Printed, Stored, Wrote,
 };
@@ -51,19 +53,23 @@ use crate::safe;
 use crate::sequencer::{Answer, SubmitError};
 use crate::works::{self, Work};
 
+use unsettled::Unsettled;
+
 /// Answers for repeats, by key.
 const ANSWERS: Kind = Kind::new("answer");
 /// How long they are kept.
 const REPEATABLE: Duration = Duration::from_secs(24 * 3600);
 /// How many tokens are remembered, so that the store need not be asked.
 const REMEMBERED: usize = 10_000;
+/// How long this replica may take to hear of a token that another one made.
+const FOLLOWS: Duration = Duration::from_secs(1);
+/// How long rights that may have ended are gone by: within so long a revocation
+/// reaches every replica, or the replica lets nobody in.
+const STALE: Duration = Duration::from_secs(5);
 /// How often a write that somebody else got ahead of is prepared anew.
 const TRIES: usize = 3;
 /// How far back logs are shown, unless asked otherwise.
 const HOUR_IN_MICROS: i64 = 3_600_000_000;
-/// Bad credentials of one source are recorded one by one up to so many a
-/// minute, then as one.
-const FAILURES: u64 = 10;
 
 /// The control plane behind the HTTP layer.
 #[derive(Debug)]
@@ -79,13 +85,10 @@ pub struct Control {
     /// Which token a hash is; whether that is still good is in the state.
     tokens: Mutex<HashMap<Digest, TokenId>>,
     reads: Mutex<Reads>,
-    failures: Mutex<Failures>,
+    failures: Failures,
+    unsettled: Unsettled,
     replicas: AtomicU64,
 }
-
-/// Bad credentials by source, since they were last settled.
-#[derive(Debug, Default)]
-struct Failures(BTreeMap<String, u64>);
 
 impl Control {
     /// The control plane on this replica.
@@ -100,6 +103,7 @@ impl Control {
         Self {
             hashes: Hashes::new(platform.aside().clone()),
             errands: execs.errands(),
+            failures: execs.failures(),
             platform,
             workshop,
             execs,
@@ -107,7 +111,7 @@ impl Control {
             owner,
             tokens: Mutex::default(),
             reads: Mutex::default(),
-            failures: Mutex::default(),
+            unsettled: Unsettled::default(),
             replicas: AtomicU64::new(1),
         }
     }
@@ -121,13 +125,59 @@ impl Control {
     /// credentials beyond those recorded one by one.
     ///
     /// # Errors
-    /// The ledger is not available; what was counted is lost with it.
+    /// The ledger is not available; what was counted is kept for the next time.
     pub async fn settle(&self) -> Result<(), SubmitError> {
+        // While older sums wait, the newest go on to be counted up.
+        self.unsettled.settle(&self.platform).await?;
         let reads = lock(&self.reads).end();
-        let folded = lock(&self.failures).end();
-        for notice in reads.into_iter().chain(folded) {
-            let notice = Notice::Access(notice);
-            self.platform.notice("access", None, notice).await?;
+        let folded = self.failures.end();
+        reads
+            .into_iter()
+            .chain(folded)
+            .for_each(|sum| self.unsettled.add(sum));
+        self.unsettled.settle(&self.platform).await
+    }
+
+    /// Refuses whoever may have lost their rights without this replica having
+    /// heard of it.
+    fn check_fresh(&self) -> Result<(), Refusal> {
+        let Some(why) = self.unheard() else {
+            return Ok(());
+        };
+        let why = format!("{why}, so who may do what is not known");
+        let fix = "try again in a moment, or at another server";
+        Err(Refusal::new("unavailable", why, fix))
+    }
+
+    /// The same of a caller that is known; the owner of the machine has no
+    /// rights to lose.
+    fn check_rights(&self, caller: &Caller) -> Result<(), Refusal> {
+        match caller.kind {
+            CallerKind::Local => Ok(()),
+            _ => self.check_fresh(),
+        }
+    }
+
+    /// That this replica does not follow the ledger, if it does not.
+    fn unheard(&self) -> Option<String> {
+        let behind = self.platform.sequencer().behind();
+        (behind > STALE).then(|| {
+            let seconds = behind.as_secs();
+            format!("this server has not reached the ledger's end for {seconds} seconds")
+        })
+    }
+
+    /// Takes note of a read that is recorded in sum.
+    async fn note(&self, now: Timestamp, read: Noted) -> Result<(), Refusal> {
+        if self.unsettled.is_full() {
+            let why = "too much was read since the ledger could last be written";
+            return Err(unavailable(why));
+        }
+        let ended = lock(&self.reads).note(now, read);
+        if let Some(ended) = ended {
+            self.unsettled.add(ended);
+            let settled = self.unsettled.settle(&self.platform).await;
+            settled.map_err(|error| not_submitted(&error))?;
         }
         Ok(())
     }
@@ -159,12 +209,8 @@ impl Control {
         let states = self.platform.sequencer();
         let workshop = &self.workshop;
         let once = workshop.prepare(&job.call(), &mut request, states).await?;
-        let answer = self
-            .submit(Job {
-                ask: Ask::Write(request.clone()),
-                ..job
-            })
-            .await?;
+        let ask = Ask::Write(request.clone());
+        let answer = self.submit_write(asked, Job { ask, ..job }).await?;
         let Reply::Wrote(outcome) = answer.reply else {
             return Err(mistaken());
         };
@@ -378,8 +424,9 @@ impl Control {
     /// What the state does not hold.
     async fn outside(&self, asked: &Asked) -> Result<Value, Refusal> {
         match asked.operation {
-            Operation::ListEvents => self.history(asked, Audit::Left).await,
-            Operation::ListAudit => self.history(asked, Audit::Included).await,
+            Operation::ListEvents | Operation::ListAudit | Operation::ListPlatformEvents => {
+                self.history(asked).await
+            }
             Operation::ExportOrg => self.export(asked).await,
             // Who follows gets its lines in its stream.
             Operation::GetLogs if asked.query.contains_key("follow") => Ok(json!({ "items": [] })),
@@ -401,12 +448,16 @@ impl Control {
         }
     }
 
-    async fn history(&self, asked: &Asked, audit: Audit) -> Result<Value, Refusal> {
-        let org = asked.path.first().map(String::as_str).unwrap_or_default();
+    async fn history(&self, asked: &Asked) -> Result<Value, Refusal> {
         let wanted = self.look(|state| {
             let names = &state.access.names;
-            let org = names.org(org)?;
-            Some(Wanted::of(org, audit, &asked.query, names))
+            let org = |audit| Some(Whose::Org(names.org(asked.path.first()?)?, audit));
+            let whose = match asked.operation {
+                Operation::ListPlatformEvents => Whose::Platform,
+                Operation::ListAudit => org(Audit::Included)?,
+                _ => org(Audit::Left)?,
+            };
+            Some(Wanted::of(whose, &asked.query, names))
         });
         let wanted = wanted.ok_or_else(mistaken)?;
         let ledger = self.platform.ledger().clone();
@@ -569,52 +620,31 @@ impl Control {
         Ok(None)
     }
 
+    /// Who stands behind a token that was made. Another replica may have done
+    /// that a moment ago: its hash is kept before the event is here.
+    async fn bearer(&self, id: TokenId) -> Option<Result<Caller, Refusal>> {
+        let mut positions = self.platform.sequencer().positions();
+        let find = async {
+            loop {
+                positions.mark_unchanged();
+                let now = self.now();
+                let known = self.look(|state| {
+                    let caller = caller_of_token(state, id)?;
+                    let good = check_credential(state, &caller, now);
+                    Some(good.map(|()| caller))
+                });
+                if known.is_some() {
+                    return known;
+                }
+                positions.changed().await.ok()?;
+            }
+        };
+        timeout(FOLLOWS, find).await.ok().flatten()
+    }
+
     /// Records that somebody showed what is no credential.
     async fn failed(&self, reason: &str, source: &str) {
-        let count = lock(&self.failures).count(source);
-        if count > FAILURES {
-            return;
-        }
-        let notice = AccessNotice::AuthFailed {
-            reason: reason.to_owned(),
-            pii_ref: self.workshop.personal().keep_source(source).await,
-            count: 1,
-            org: None,
-        };
-        let notice = Notice::Access(notice);
-        let recorded = self.platform.notice("access", None, notice).await;
-        if let Err(error) = recorded {
-            let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "a bad credential was not recorded");
-        }
-    }
-}
-
-impl Failures {
-    /// Counts one; how many there were of this source.
-    fn count(&mut self, source: &str) -> u64 {
-        // Sources are bounded by the limit of calls without a login, per
-        // source; beyond this many they share one count.
-        let known = self.0.len() < 1_000 || self.0.contains_key(source);
-        let source = if known { source } else { "others" };
-        let count = self.0.entry(source.to_owned()).or_default();
-        *count += 1;
-        *count
-    }
-
-    /// What was not recorded one by one.
-    fn end(&mut self) -> Option<AccessNotice> {
-        let by_source = std::mem::take(&mut self.0);
-        let beyond = by_source
-            .values()
-            .map(|count| count.saturating_sub(FAILURES));
-        let count: u64 = beyond.sum();
-        (count > 0).then(|| AccessNotice::AuthFailed {
-            reason: "folded".to_owned(),
-            pii_ref: None,
-            count,
-            org: None,
-        })
+        self.failures.note(reason, source, None).await;
     }
 }
 
@@ -656,14 +686,13 @@ impl Backend for Control {
                 Err(unauthenticated("no credential was shown"))
             }
             Identity::Token { hash, source } => {
+                self.check_fresh()?;
                 let found = self.token(hash).await;
                 let found = found.map_err(|_| unavailable("tokens can't be looked up"))?;
-                let now = self.now();
-                let known = self.look(|state| {
-                    let caller = caller_of_token(state, found?)?;
-                    let good = check_credential(state, &caller, now);
-                    Some(good.map(|()| caller))
-                });
+                let known = match found {
+                    Some(id) => self.bearer(id).await,
+                    None => None,
+                };
                 let unknown = || Err(unauthenticated("the token is not known"));
                 let known = known.unwrap_or_else(unknown);
                 if let Err(refusal) = &known {
@@ -769,6 +798,7 @@ impl Backend for Control {
     }
 
     async fn read(&self, asked: Asked) -> Result<Value, Refusal> {
+        self.check_rights(&asked.caller)?;
         let request = request_of(&asked);
         let job = self.job(&asked, Ask::Read(request.clone()));
         let Read {
@@ -777,11 +807,8 @@ impl Backend for Control {
             result,
         } = self.look(|state| fluffy_control::read(state, &job.call(), &request));
         let value = if facts.is_empty() {
-            let ended = noted.and_then(|noted| lock(&self.reads).note(job.now, noted));
-            if let Some(notice) = ended {
-                let notice = Notice::Access(notice);
-                let noted = self.platform.notice("access", None, notice).await;
-                noted.map_err(|error| not_submitted(&error))?;
+            if let Some(noted) = noted {
+                self.note(job.now, noted).await?;
             }
             result?
         } else {
@@ -802,9 +829,11 @@ impl Backend for Control {
     }
 
     async fn look_again(&self, asked: Asked) -> Result<Value, Refusal> {
-        if asked.operation != Operation::ListAudit {
+        let is_recorded = [Operation::ListAudit, Operation::ListPlatformEvents];
+        if !is_recorded.contains(&asked.operation) {
             return self.read(asked).await;
         }
+        self.check_rights(&asked.caller)?;
         // A record of every look would be something new to look at.
         let request = request_of(&asked);
         let job = self.job(&asked, Ask::Read(request.clone()));
@@ -818,6 +847,7 @@ impl Backend for Control {
     }
 
     async fn printed(&self, asked: &Asked, who: &mut Follower) -> Option<Vec<Printed>> {
+        self.check_rights(&asked.caller).ok()?;
         let request = request_of(asked);
         let job = self.job(asked, Ask::Read(request.clone()));
         self.look(|state| fluffy_control::would_allow(state, &job.call(), &request))?;
@@ -830,12 +860,12 @@ impl Backend for Control {
     }
 
     fn fingerprint(&self, request: Digest) -> Digest {
-        let print = self
-            .workshop
-            .safe()
-            .fingerprint("request", request.as_bytes());
         // Without the keys no secret is taken in whose hash could tell it.
-        print.unwrap_or(request)
+        self.print(request).unwrap_or(request)
+    }
+
+    fn is_same(&self, kept: Digest, request: Digest) -> Result<bool, Refusal> {
+        self.is_kept_of(kept, request).ok_or_else(repeated::untold)
     }
 
     async fn open_exec(&self, asked: OpenExec) -> Result<Opening, Refusal> {
@@ -874,6 +904,10 @@ impl Backend for Control {
     }
 
     async fn draw(&self, bucket: &str, draw: Draw) -> Option<u64> {
+        // Nobody waits for what does not answer.
+        if self.unheard().is_some() {
+            return None;
+        }
         self.platform.aside().draw(bucket, draw).await.ok()
     }
 
@@ -897,7 +931,10 @@ impl Backend for Control {
             None if self.platform.ledger().is_failing() => {
                 Health::Unready("the ledger can't be written".to_owned())
             }
-            None => Health::Ready(self.platform.room().and_then(full)),
+            None => match self.unheard() {
+                Some(why) => Health::Unready(why),
+                None => Health::Ready(self.platform.room().and_then(full)),
+            },
             Some(error) => Health::Unready(error.to_string()),
         }
     }

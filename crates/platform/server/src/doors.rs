@@ -19,6 +19,7 @@ use fluffy_control::{Notice, Outcome};
 use fluffy_image::{Registries, Shelf, StoreLimits};
 use fluffy_vault::LoadKeyError;
 use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_rustls::rustls;
 
@@ -64,6 +65,10 @@ pub struct Doors {
     pub keys: PathBuf,
     /// Where their custodians bring the master keys, if they are in no files.
     pub unseal: Option<PathBuf>,
+    /// Other folders that may have no master keys then, beside `keys`.
+    pub keyless: Vec<PathBuf>,
+    /// Told once custodians can come and nothing else goes on before they do.
+    pub awaited: Option<Arc<Notify>>,
     /// Where this server's own certificate is kept, for a start without keys.
     pub certificate: Option<PathBuf>,
     /// HTTPS for everybody.
@@ -187,16 +192,22 @@ impl Server {
     pub async fn open(&mut self, doors: Doors) -> Result<Open, OpenDoorsError> {
         let platform = self.platform().clone();
         let known = platform.sequencer().read(live_keys);
-        let aside = platform.aside().clone();
+        // What can't be opened can't be shown without a certificate of before.
+        let has_certificate = doors.certificate.as_deref().is_some_and(Path::exists);
         let (safe, mut sealed) = match &doors.unseal {
-            None => Safe::open_knowing(aside, &doors.keys, &known),
+            None => Safe::open_knowing(platform.aside().clone(), &doors.keys, &known),
             Some(socket) => {
-                let safe = Safe::open_without(aside, &doors.keys).map_err(ServeDeskError::Keys)?;
+                let folders = doors.keyless.iter().chain([&doors.keys]);
+                let safe = Safe::open_without(&platform, folders.map(PathBuf::as_path));
+                let safe = safe.map_err(ServeDeskError::Keys)?;
                 let desk = Desk::new(platform.clone(), safe.clone());
                 let serving = desk.serve(socket, self.stopping())?;
                 self.open_door(serving);
-                // The authority is made with the keys, so the first start waits.
-                if !doors.certificate.as_deref().is_some_and(Path::exists) {
+                if !has_certificate {
+                    if let Some(awaited) = &doors.awaited {
+                        awaited.notify_one();
+                    }
+                    // The authority is made or opened with the keys.
                     brought(&safe).await;
                 }
                 let sealed = safe.look_again(&known).err();
@@ -211,17 +222,28 @@ impl Server {
                 return Err(OpenDoorsError::Ipv4Pool { why: refusal.why });
             }
         }
-        let opened = match &sealed {
-            None => proven(&platform, &safe, &doors).await,
-            Some(_) => as_before(&platform, &safe, &doors),
-        };
-        let (door, identity) = match opened {
-            // The key that the authority is sealed with is not among them.
-            Err(OpenDoorsError::Nodes(OpenNodeDoorError::Sealed(SafeError::Key(error)))) => {
-                sealed = Some(error);
-                as_before(&platform, &safe, &doors)?
+        let mut told = Once::default();
+        let (door, identity) = loop {
+            let opened = match &sealed {
+                None => proven(&platform, &safe, &doors).await,
+                Some(_) => as_before(&platform, &safe, &doors),
+            };
+            match opened {
+                // The key that the authority is sealed with is not among them:
+                // another server sealed it anew meanwhile.
+                Err(OpenDoorsError::Nodes(
+                    error @ OpenNodeDoorError::Sealed(SafeError::Key(_)),
+                )) if doors.unseal.is_some() && !has_certificate => {
+                    told.warn(&error, &safe);
+                    tokio::time::sleep(SEALED).await;
+                    brought(&safe).await;
+                }
+                Err(OpenDoorsError::Nodes(OpenNodeDoorError::Sealed(SafeError::Key(error)))) => {
+                    sealed = Some(error);
+                    break as_before(&platform, &safe, &doors)?;
+                }
+                opened => break opened?,
             }
-            opened => opened?,
         };
         let root = identity.chain.last().map(|root| root.to_vec());
         let (root, pin) = (root.unwrap_or_default(), door.server().pin());
@@ -310,10 +332,44 @@ impl Server {
     }
 }
 
-/// Waits until the master keys were brought, however long that takes.
+/// Waits until the master keys were brought that a start without a certificate
+/// takes, however long that is.
 async fn brought(safe: &Safe) {
-    while safe.is_sealed() {
-        tokio::time::sleep(SEALED / 10).await;
+    let mut told = Once::default();
+    loop {
+        while safe.is_sealed() {
+            tokio::time::sleep(SEALED / 10).await;
+        }
+        match safe.needs().await {
+            Ok(None) => return,
+            Ok(Some(id)) => {
+                let missing = SafeError::Key(LoadKeyError::Missing { id });
+                told.warn(&missing.into(), safe);
+            }
+            Err(error) => told.warn(&error.into(), safe),
+        }
+        tokio::time::sleep(SEALED / 2).await;
+    }
+}
+
+/// Says why the authority can't be opened, once until it is for another reason.
+#[derive(Debug, Default)]
+struct Once(String);
+
+impl Once {
+    fn warn(&mut self, error: &OpenNodeDoorError, safe: &Safe) {
+        let text = match error {
+            OpenNodeDoorError::Sealed(SafeError::Key(LoadKeyError::Missing { id })) => {
+                let how = safe.how_to_get(*id);
+                format!("it takes master key {id}, which is not at hand; {how}")
+            }
+            error => error.to_string(),
+        };
+        if self.0 != text {
+            let error = error as &dyn std::error::Error;
+            tracing::warn!(error, "the cluster's authority can't be opened: {text}");
+            self.0 = text;
+        }
     }
 }
 
@@ -404,6 +460,7 @@ fn as_before(
 async fn unseal(platform: Platform, safe: Safe, door: NodeDoor) {
     let mut ticks = interval(SEALED);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut told = Once::default();
     loop {
         ticks.tick().await;
         let known = platform.sequencer().read(live_keys);
@@ -420,10 +477,7 @@ async fn unseal(platform: Platform, safe: Safe, door: NodeDoor) {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(error, "the master keys were not taken note of");
             }
-            (_, Err(error)) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::debug!(error, "the cluster's authority can't be opened");
-            }
+            (_, Err(error)) => told.warn(&error, &safe),
         }
     }
 }

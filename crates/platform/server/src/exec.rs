@@ -1,9 +1,10 @@
 //! Exec sessions: from the token that a client shows to the node's stream.
 //!
 //! Whether somebody may run something was decided when the session was made,
-//! and is again, on exact state, when its client comes. A token is good once:
-//! of two that show it at once the ledger lets one in. What is run is kept
-//! sealed, because a command may hold what no event should.
+//! and is again, on exact state, when its client comes. A token is good once,
+//! for its session, at the door of its org: of two that show it at once the
+//! ledger lets one in. What is run is kept sealed, because a command may hold
+//! what no event should.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,8 +13,7 @@ use std::time::Duration;
 use fluffy_api::node::v1;
 use fluffy_api::types::CreateExec;
 use fluffy_base::Digest;
-use fluffy_base::id::{ExecSessionId, NodeId};
-use fluffy_control::access::Notice as AccessNotice;
+use fluffy_base::id::{ExecSessionId, NodeId, OrgId};
 use fluffy_control::runtime::Notice as RuntimeNotice;
 use fluffy_control::runtime::notice::may_go_on;
 use fluffy_control::{Notice, Outcome, Refusal, State};
@@ -25,6 +25,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use crate::aside::Kind;
 use crate::credential::CredentialKind;
 use crate::errand::Errands;
+use crate::failures::Failures;
 use crate::gateway::{Ended, Pass, Rejoin, Terms};
 use crate::hashes::Hashes;
 use crate::http::{ClientLine, OpenExec, OpenedExec, Opening};
@@ -46,6 +47,11 @@ const KEPT: Duration = Duration::from_secs(600);
 /// How often it is looked whether who opened a session still may.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// How long a session goes on while this replica does not follow the ledger:
+/// longer than a database takes to come back, and not for as long as it is cut
+/// off from those who would end it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// How long this replica may take to hear of a session of another.
 const FOLLOWS: Duration = Duration::from_secs(2);
 
@@ -56,8 +62,10 @@ pub struct Execs {
     safe: Safe,
     hashes: Hashes,
     personal: Personal,
+    failures: Failures,
     nodes: NodeServer,
     peers: Option<Peers>,
+    patience: Duration,
     /// Sessions that are carried here whose clients may come back.
     lasting: Arc<Mutex<HashMap<ExecSessionId, Lasting>>>,
 }
@@ -107,10 +115,12 @@ impl Execs {
         Self {
             hashes: Hashes::new(platform.aside().clone()),
             personal: Personal::new(platform.aside().clone()),
+            failures: Failures::new(platform.clone()),
             platform,
             safe,
             nodes,
             peers: None,
+            patience: PATIENCE,
             lasting: Arc::default(),
         }
     }
@@ -122,6 +132,14 @@ impl Execs {
         self
     }
 
+    /// The same, whose sessions go on for another time while this replica does
+    /// not follow the ledger.
+    #[must_use]
+    pub const fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
     /// Who has the same nodes do other things.
     pub(crate) fn errands(&self) -> Errands {
         Errands::new(
@@ -129,6 +147,11 @@ impl Execs {
             self.nodes.clone(),
             self.peers.clone(),
         )
+    }
+
+    /// Where bad credentials go on record, all of them counted together.
+    pub(crate) fn failures(&self) -> Failures {
+        self.failures.clone()
     }
 
     /// The replicas beside this one, if there can be any.
@@ -145,10 +168,8 @@ impl Execs {
         if let Some(hash) = asked.resume {
             return self.open_again(asked, hash).await;
         }
-        let pii_ref = self.personal.keep_source(&asked.source).await;
         let Some(id) = self.proven(asked).await? else {
-            self.refused(asked, pii_ref).await;
-            return Err(invalid());
+            return Err(self.refused(asked).await);
         };
         if let Some(peer) = self.elsewhere(id).await? {
             return Ok(Opening::Elsewhere(peer));
@@ -157,7 +178,7 @@ impl Execs {
         let carried = self.nodes.carry(id);
         let connected = RuntimeNotice::ExecConnected {
             session: id,
-            pii_ref: pii_ref.clone(),
+            pii_ref: self.personal.keep_source(&asked.source).await,
         };
         let connected = Notice::Runtime(connected);
         let answer = self.platform.notice(PART, None, connected).await;
@@ -166,10 +187,7 @@ impl Execs {
             Reply::Wrote(Outcome::Done { .. }) => {}
             // Used, over, revoked, or its instance is gone: all the same to
             // whoever shows it.
-            _ => {
-                self.refused(asked, pii_ref).await;
-                return Err(invalid());
-            }
+            _ => return Err(self.refused(asked).await),
         }
         let (ended, result) = oneshot::channel();
         match self.start(id).await {
@@ -194,34 +212,29 @@ impl Execs {
 
     /// Lets the client of a session in again whose connection broke.
     async fn open_again(&self, asked: &OpenExec, hash: Digest) -> Result<Opening, Refusal> {
-        let pii_ref = self.personal.keep_source(&asked.source).await;
-        let id: Option<ExecSessionId> = asked.session.parse().ok();
+        // What goes on was known to every replica before it could break.
+        let id = self.org_of(asked).and(asked.session.parse().ok());
         let lasting = id.and_then(|id| Some((id, self.lasting().get(&id)?.clone())));
         let Some((id, lasting)) = lasting else {
             // Only the replica that carries it can tell.
             if let Some(peer) = self.carried_elsewhere(id).await? {
                 return Ok(Opening::Elsewhere(peer));
             }
-            self.refused(asked, pii_ref).await;
-            return Err(invalid());
+            return Err(self.refused(asked).await);
         };
         if !lasting.pass.redeem(hash) {
-            self.refused(asked, pii_ref).await;
-            return Err(invalid());
+            return Err(self.refused(asked).await);
         }
         let resumed = RuntimeNotice::ExecResumed {
             session: id,
-            pii_ref: pii_ref.clone(),
+            pii_ref: self.personal.keep_source(&asked.source).await,
         };
         let resumed = Notice::Runtime(resumed);
         let answer = self.platform.notice(PART, None, resumed).await;
         let answer = answer.map_err(|error| unavailable(&error.to_string()))?;
         match answer.reply {
             Reply::Wrote(Outcome::Done { .. }) => Ok(Opening::Again(lasting.clients)),
-            _ => {
-                self.refused(asked, pii_ref).await;
-                Err(invalid())
-            }
+            _ => Err(self.refused(asked).await),
         }
     }
 
@@ -262,16 +275,29 @@ impl Execs {
         self.lasting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The session, if the token is its own.
+    /// The session, if the token is its own and it is of the org in the path.
     async fn proven(&self, asked: &OpenExec) -> Result<Option<ExecSessionId>, Refusal> {
         let Some(hash) = asked.token else {
             return Ok(None);
         };
         let found = self.hashes.find(CredentialKind::Exec, hash).await;
         let found = found.map_err(|error| unavailable(&error.to_string()))?;
-        Ok(found
-            .filter(|id| *id == asked.session)
-            .and_then(|id| id.parse().ok()))
+        let found = found.filter(|id| *id == asked.session);
+        let Some(id) = found.and_then(|id| id.parse().ok()) else {
+            return Ok(None);
+        };
+        self.known(|state| state.runtime.execs.get(&id).map(drop))
+            .await;
+        Ok(self.org_of(asked).map(|_| id))
+    }
+
+    /// The org in the path, if the session in it is of that org.
+    fn org_of(&self, asked: &OpenExec) -> Option<OrgId> {
+        let id: ExecSessionId = asked.session.parse().ok()?;
+        self.platform.sequencer().read(|state| {
+            let org = state.runtime.execs.get(&id)?.org;
+            (state.access.names.org(&asked.org) == Some(org)).then_some(org)
+        })
     }
 
     /// The replica that a session's node is connected to, if it is another.
@@ -289,16 +315,21 @@ impl Execs {
         found.map_err(|error| unavailable(&error.to_string()))
     }
 
-    /// The node of a session. Another replica may have made it a moment ago:
-    /// its token is kept before the event is here.
+    /// The node of a session.
     async fn node_of(&self, id: ExecSessionId) -> Option<NodeId> {
+        let place = self.known(|state| place_of(state, id)).await;
+        place.map(|(node, ..)| node)
+    }
+
+    /// What is known of a session. Another replica may have made it a moment
+    /// ago: its token is kept before the event is here.
+    async fn known<T>(&self, look: impl Fn(&State) -> Option<T>) -> Option<T> {
         let mut positions = self.platform.sequencer().positions();
         let find = async {
             loop {
                 positions.mark_unchanged();
-                let place = self.platform.sequencer().read(|state| place_of(state, id));
-                if let Some((node, ..)) = place {
-                    return Some(node);
+                if let Some(known) = self.platform.sequencer().read(&look) {
+                    return Some(known);
                 }
                 positions.changed().await.ok()?;
             }
@@ -386,7 +417,9 @@ impl Execs {
                 moved = positions.changed() => moved.is_ok() && self.is_connected(id),
                 // Also without an event: a grant ends by time, and the session
                 // may have been ended while its command was being started.
-                _ = looks.tick() => self.is_connected(id) && self.may_go_on(id),
+                _ = looks.tick() => {
+                    self.is_connected(id) && self.may_go_on(id) && self.is_followed()
+                }
             };
             if !goes_on {
                 revoke.send_replace(true);
@@ -411,6 +444,11 @@ impl Execs {
         states.read(|state| may_go_on(state, now, id))
     }
 
+    /// Whether it would be known here by now if a session had to end.
+    fn is_followed(&self) -> bool {
+        self.platform.sequencer().behind() <= self.patience
+    }
+
     /// Records the end; it is tried until it is there, because a session that
     /// never ends would count for as long as it may last.
     async fn end(&self, id: ExecSessionId, ended: &Ended) {
@@ -430,21 +468,14 @@ impl Execs {
         }
     }
 
-    /// One event for every token that was not good, in the history of the org
-    /// whose door it was shown at.
-    async fn refused(&self, asked: &OpenExec, pii_ref: Option<String>) {
-        let states = self.platform.sequencer();
-        let notice = AccessNotice::AuthFailed {
-            reason: "exec_token_invalid".to_owned(),
-            pii_ref,
-            count: 1,
-            org: states.read(|state| state.access.names.org(&asked.org)),
-        };
-        let notice = Notice::Access(notice);
-        if let Err(error) = self.platform.notice(PART, None, notice).await {
-            let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "a bad exec token was not recorded");
-        }
+    /// Has a token that was not good on record, and says so. It is in the
+    /// history of an org only if the path names a session of it: that much no
+    /// stranger knows, and nobody writes into the history of others.
+    async fn refused(&self, asked: &OpenExec) -> Refusal {
+        let org = self.org_of(asked);
+        let reason = "exec_token_invalid";
+        self.failures.note(reason, &asked.source, org).await;
+        invalid()
     }
 }
 

@@ -1,4 +1,5 @@
-//! The history of an org: its events, read from the ledger itself.
+//! The history of an org or of the platform: its events, read from the ledger
+//! itself.
 //!
 //! A page looks at a bounded stretch, so that a filter that picks little can't
 //! keep the ledger busy; where it stopped is where the next page goes on, with
@@ -9,7 +10,7 @@ use std::collections::BTreeMap;
 use fluffy_api::types::{AuditDecision, AuditEntry, EventActor, EventEnvelope};
 use fluffy_base::id::{AppId, EnvId, OrgId};
 use fluffy_control::access::names::Names;
-use fluffy_control::access::{Audit, may_see};
+use fluffy_control::access::{Audit, is_of_platform, may_see};
 use fluffy_control::{Body, Owner};
 use fluffy_ledger::{Event, Ledger, StoreError};
 use serde_json::{Value, json};
@@ -18,13 +19,36 @@ use serde_json::{Value, json};
 const STRIDE: usize = 1_000;
 const STRETCH: u64 = 20_000;
 
+/// Whose history it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// An org's, with decisions or without.
+    Org(OrgId, Audit),
+    /// That of the platform itself.
+    Platform,
+}
+
+impl Whose {
+    fn has(self, event: &Event) -> bool {
+        match self {
+            Self::Org(org, audit) => may_see(org, audit, event),
+            Self::Platform => is_of_platform(event),
+        }
+    }
+
+    const fn org(self) -> Option<OrgId> {
+        match self {
+            Self::Org(org, _) => Some(org),
+            Self::Platform => None,
+        }
+    }
+}
+
 /// Which events are wanted.
 #[derive(Debug, Clone)]
 pub struct Wanted {
-    /// Of which org.
-    pub org: OrgId,
-    /// Whether decisions are shown.
-    pub audit: Audit,
+    /// Of whose history.
+    pub whose: Whose,
     /// Behind which event.
     pub after: u64,
     /// How many at most.
@@ -52,9 +76,10 @@ pub enum HistoryError {
 impl Wanted {
     /// What a query asks for; names in it are those of this moment.
     #[must_use]
-    pub fn of(org: OrgId, audit: Audit, query: &BTreeMap<String, String>, names: &Names) -> Self {
+    pub fn of(whose: Whose, query: &BTreeMap<String, String>, names: &Names) -> Self {
         // An app or env that is not there picks nothing.
-        let app = |text: &str| names.app(org, text).or_else(|| text.parse().ok());
+        let named = |text: &str| names.app(whose.org()?, text);
+        let app = |text: &str| named(text).or_else(|| text.parse().ok());
         let env = |text: &str| match text.split_once('/') {
             Some((of, name)) => names.env(app(of)?, name),
             None => text.parse().ok(),
@@ -66,8 +91,7 @@ impl Wanted {
             types.map(str::to_owned).collect()
         });
         Self {
-            org,
-            audit,
+            whose,
             after: number("after").unwrap_or(0),
             limit: number("limit")
                 .and_then(|n| usize::try_from(n).ok())
@@ -85,7 +109,7 @@ impl Wanted {
             Some(start) => event.event_type.starts_with(start),
             None => *wanted == event.event_type,
         };
-        may_see(self.org, self.audit, event)
+        self.whose.has(event)
             && self
                 .types
                 .as_ref()
@@ -121,7 +145,7 @@ pub fn page(ledger: &Ledger, wanted: &Wanted, through: u64) -> Result<Value, His
             }
             last = event.seq;
             if wanted.picks(&event) {
-                items.push(item(ledger, wanted.audit, &event)?);
+                items.push(item(ledger, wanted.whose, &event)?);
             }
         }
     }
@@ -129,10 +153,10 @@ pub fn page(ledger: &Ledger, wanted: &Wanted, through: u64) -> Result<Value, His
     Ok(json!({"items": items, "next_cursor": more}))
 }
 
-fn item(ledger: &Ledger, audit: Audit, event: &Event) -> Result<Value, HistoryError> {
-    let shown = match audit {
-        Audit::Left => serde_json::to_value(envelope(event)),
-        Audit::Included => serde_json::to_value(AuditEntry {
+fn item(ledger: &Ledger, whose: Whose, event: &Event) -> Result<Value, HistoryError> {
+    let shown = match whose {
+        Whose::Platform | Whose::Org(_, Audit::Left) => serde_json::to_value(envelope(event)),
+        Whose::Org(_, Audit::Included) => serde_json::to_value(AuditEntry {
             event: envelope(event),
             decision: decision(ledger, event)?,
             verification: verification(event).to_owned(),
@@ -247,7 +271,7 @@ mod tests {
     fn wanted(query: &[(&str, &str)]) -> Wanted {
         let text = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let query = query.iter().map(text).collect();
-        Wanted::of(OURS, Audit::Left, &query, &Names::default())
+        Wanted::of(Whose::Org(OURS, Audit::Left), &query, &Names::default())
     }
 
     fn seqs(page: &Value) -> Vec<u64> {

@@ -16,6 +16,7 @@ mod metrics;
 mod places;
 mod rate;
 mod repeat;
+mod running;
 mod service;
 mod stream;
 

@@ -30,7 +30,8 @@ pub use ca::{Authority, AuthorityError, Certified, ReadAuthorityError, Role};
 pub use control::{ControlDesk, LocalEdge};
 pub use csr::{InvalidSigningRequest, SigningRequest};
 pub use desk::{
-    Desk, DeskError, Enrolment, Opened, Orders, Place, RefusedEnrolment, Standing, Token,
+    Approval, Desk, DeskError, Enrolment, Machine, Opened, Orders, Place, RefusedEnrolment,
+    Standing, Token,
 };
 pub use door::{NodeDoor, OpenNodeDoorError};
 pub use errand::ErrandError;

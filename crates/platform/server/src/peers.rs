@@ -283,7 +283,7 @@ impl Peers {
     fn ticket(&self, wanted: &Wanted, at: Timestamp) -> io::Result<String> {
         let wanted = wanted.clone();
         let ticket = serde_json::to_vec(&Ticket { at, wanted })?;
-        let sealed = self.inner.safe.seal(PURPOSE, &ticket);
+        let sealed = self.inner.safe.seal_in_passing(PURPOSE, &ticket);
         Ok(URL_SAFE_NO_PAD.encode(sealed.map_err(io::Error::other)?))
     }
 
@@ -313,7 +313,7 @@ impl Peers {
     fn errand_ticket(&self, sent: &Sent, at: Timestamp) -> io::Result<String> {
         let sent = sent.clone();
         let ticket = serde_json::to_vec(&ErrandTicket { at, sent })?;
-        let sealed = self.inner.safe.seal(ERRAND_PURPOSE, &ticket);
+        let sealed = self.inner.safe.seal_in_passing(ERRAND_PURPOSE, &ticket);
         Ok(URL_SAFE_NO_PAD.encode(sealed.map_err(io::Error::other)?))
     }
 

@@ -56,7 +56,7 @@ struct Parts {
     clock: Arc<dyn Clock>,
     replica: String,
     build: Build,
-    figures: Figures,
+    figures: Arc<Figures>,
     /// The disk of the ledger; none where it is in a database.
     room: Option<Arc<Room>>,
     /// What this replica says of itself; none if there can be no other.
@@ -205,11 +205,14 @@ impl Platform {
             Storage::Database { .. } => None,
         };
         let snapshots = Snapshots::new(aside.clone());
+        let figures: Arc<Figures> = Arc::default();
+        let counting = Arc::clone(&figures);
         let options: SequencerOptions<State> = SequencerOptions {
             recall: snapshots.recall(Handle::current()),
             archive: archive.clone(),
             clock: Arc::clone(&clock),
             since: build.since,
+            seen: Arc::new(move |event| counting.see(event)),
         };
         let replica = RequestId::generate().to_string();
         let sign = match storage {
@@ -260,7 +263,7 @@ impl Platform {
                 signing,
                 replica,
                 build,
-                figures: Figures::default(),
+                figures,
                 room,
                 sign,
                 stop,

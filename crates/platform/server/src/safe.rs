@@ -13,12 +13,13 @@ use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use fluffy_base::Digest;
 use fluffy_base::id::{EnvId, MasterKeyId, OrgId, SecretVersionId};
 use fluffy_control::State;
-use fluffy_vault::{About, Bundle, Custody, Keyring, LoadKeyError, OpenError, Sealed};
+use fluffy_vault::{About, Bundle, Custody, Keyring, LoadKeyError, MasterKey, OpenError, Sealed};
 use zeroize::Zeroizing;
 
 use crate::aside::{Aside, AsideError, Kind};
 use crate::exec;
 use crate::node::door;
+use crate::platform::Platform;
 
 /// Sealed versions of secrets, by version.
 pub(crate) const SECRETS: Kind = Kind::new("secret");
@@ -38,10 +39,19 @@ pub struct Safe {
     /// None while the master keys are not at hand: the server is sealed.
     keys: Arc<RwLock<Option<Keyring>>>,
     folder: PathBuf,
-    /// Whether people bring the keys, so that the folder has none.
-    is_brought: bool,
+    /// The platform, if people bring its keys, so that the folder has none.
+    custodians: Option<Platform>,
     /// How often a key was needed that is not at hand.
     missed: Arc<AtomicU64>,
+}
+
+/// What tells whether a key that was brought can be taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It is a key of this platform.
+    Proven,
+    /// That shows only once this one is here, which it says that it follows.
+    Behind(MasterKeyId),
 }
 
 /// Whose a version of secrets is.
@@ -115,7 +125,7 @@ impl Safe {
             aside,
             keys: Arc::default(),
             folder: folder.to_owned(),
-            is_brought: false,
+            custodians: None,
             missed: Arc::default(),
         };
         let error = safe.look_again(known).err();
@@ -125,59 +135,157 @@ impl Safe {
     /// The safe whose keys people bring; sealed until they do.
     ///
     /// # Errors
-    /// There are keys in the folder where they would be without: whoever reads
-    /// it needs nobody.
-    pub fn open_without(aside: Aside, folder: &Path) -> Result<Self, LoadKeyError> {
-        if !Keyring::is_absent(folder) {
-            let path = folder.to_owned();
-            return Err(LoadKeyError::InFiles { path });
+    /// There are keys in one of the folders where they would be without, or it
+    /// can't be looked at: whoever reads it needs nobody.
+    pub(crate) fn open_without<'f>(
+        platform: &Platform,
+        folders: impl IntoIterator<Item = &'f Path>,
+    ) -> Result<Self, LoadKeyError> {
+        let mut last = PathBuf::new();
+        for folder in folders {
+            Keyring::must_be_nowhere_in(folder)?;
+            last = folder.to_owned();
         }
         Ok(Self {
-            aside,
+            aside: platform.aside().clone(),
             keys: Arc::default(),
-            folder: folder.to_owned(),
-            is_brought: true,
+            folder: last,
+            custodians: Some(platform.clone()),
             missed: Arc::default(),
         })
     }
 
-    /// Whether a key that was brought can be used: of a platform that has keys
-    /// in use it has to be one of those, or the successor of one.
+    /// Whether a key that was brought is of this platform, which has these keys
+    /// in use, the newest first.
+    ///
+    /// A key that was brought before vouches for its successor. Without one it
+    /// has to be known by its name, and, since a name is short, to open what is
+    /// kept; only who waits for the very first key takes any.
     ///
     /// # Errors
-    /// It is another's.
-    pub fn may_take(&self, custody: &Custody, known: &[MasterKeyId]) -> Result<(), LoadKeyError> {
-        match (self.keys().as_ref(), known.first()) {
-            (Some(ring), _) => ring.may_take(custody),
-            (None, Some(active)) if !known.contains(&custody.key_id()) => {
-                Err(LoadKeyError::Missing { id: *active })
+    /// It is another's, nothing shows that it is not, or the store fails.
+    pub(crate) async fn standing(
+        &self,
+        custody: &Custody,
+        known: &[MasterKeyId],
+    ) -> Result<Standing, SafeError> {
+        let id = custody.key_id();
+        let (vouched, is_known) = (self.vouched_for(custody)?, known.contains(&id));
+        let is_proven = match vouched {
+            Some(true) => true,
+            // What it would seal from now on, what is kept does not vouch for.
+            Some(false) if known.first() == Some(&id) => false,
+            Some(false) => is_known && self.opened_by(custody).await? == Some(true),
+            None if known.is_empty() => true,
+            // A first start that did not come to its end has kept nothing yet.
+            None => is_known && self.opened_by(custody).await?.unwrap_or(true),
+        };
+        if is_proven {
+            return Ok(Standing::Proven);
+        }
+        let before = custody.after().filter(|before| known.contains(before));
+        match (before, known.first()) {
+            (Some(before), _) if !self.key_ids().contains(&before) => Ok(Standing::Behind(before)),
+            (_, Some(newest)) if vouched.is_none() && !is_known => {
+                Err(LoadKeyError::Missing { id: *newest }.into())
             }
-            (None, _) => Ok(()),
+            _ => Err(LoadKeyError::Unproven { id }.into()),
         }
     }
 
-    /// Takes in a key that was brought. The first one unseals; another one
-    /// seals nothing until [`Safe::activate`].
+    /// Whether the keys that are at hand vouch for it; none if there are none.
+    fn vouched_for(&self, custody: &Custody) -> Result<Option<bool>, LoadKeyError> {
+        let keys = self.keys();
+        keys.as_ref()
+            .map(|ring| ring.vouches_for(custody))
+            .transpose()
+    }
+
+    /// Whether anything that is kept opens by a key; none if nothing is kept
+    /// that every platform has.
+    async fn opened_by(&self, custody: &Custody) -> Result<Option<bool>, AsideError> {
+        let opens = |purpose: &str, sealed: &[u8]| {
+            let owners = &[];
+            let sealed = postcard::from_bytes::<Sealed>(sealed);
+            sealed.is_ok_and(|it| custody.opens(&it, &About { purpose, owners }))
+        };
+        let (mut opened, mut authorities) = (false, 0);
+        let authority = each(&self.aside, door::AUTHORITY, |_, sealed| {
+            authorities += 1;
+            opened |= opens(door::PURPOSE, sealed);
+        });
+        authority.await?;
+        if authorities == 0 {
+            return Ok(None);
+        }
+        if opened {
+            return Ok(Some(true));
+        }
+        let orders = each(&self.aside, exec::ORDERS, |name, sealed| {
+            opened |= opens(&exec::purpose(name), sealed);
+        });
+        orders.await?;
+        let secrets = each(&self.aside, SECRETS, |name, sealed| {
+            let (version, sealed) = (name.parse().ok(), postcard::from_bytes::<Sealed>(sealed));
+            let platform = self.custodians.as_ref();
+            if let (false, Some(version), Some(platform), Ok(sealed)) =
+                (opened, version, platform, sealed)
+                && sealed.master_key_id == custody.key_id()
+            {
+                let owner = platform.sequencer().read(|state| owner_of(state, version));
+                opened = owner.is_some_and(|it| it.about(|about| custody.opens(&sealed, about)));
+            }
+        });
+        secrets.await?;
+        Ok(Some(opened))
+    }
+
+    /// Takes in a key that was brought and whose [`Standing`] is proven. The
+    /// first one unseals; another one seals only if it is the newest.
     ///
     /// # Errors
-    /// See [`Safe::may_take`].
-    pub fn take(&self, custody: Custody, known: &[MasterKeyId]) -> Result<(), LoadKeyError> {
-        self.may_take(&custody, known)?;
+    /// The keys that are at hand show that it is another's.
+    pub(crate) fn take(&self, custody: Custody) -> Result<(), LoadKeyError> {
+        let (id, newest) = (custody.key_id(), self.newest());
         let mut keys = self.keys_mut();
-        match keys.as_mut() {
-            Some(ring) => ring.take_in(custody),
-            None => {
-                *keys = Some(Keyring::of(custody));
-                Ok(())
-            }
+        let Some(ring) = keys.as_mut() else {
+            *keys = Some(Keyring::of(custody));
+            return Ok(());
+        };
+        ring.take_in(custody)?;
+        match newest == Some(id) {
+            true => ring.activate(id),
+            false => Ok(()),
         }
+    }
+
+    /// The newest key of the platform, where custodians bring its keys.
+    fn newest(&self) -> Option<MasterKeyId> {
+        let platform = self.custodians.as_ref()?;
+        platform.sequencer().read(live_keys).first().copied()
+    }
+
+    /// The key without which the cluster's authority can't be opened, if it is
+    /// not at hand.
+    ///
+    /// # Errors
+    /// The store fails.
+    pub(crate) async fn needs(&self) -> Result<Option<MasterKeyId>, AsideError> {
+        let mut needed = None;
+        let authority = each(&self.aside, door::AUTHORITY, |_, sealed| {
+            let sealed = postcard::from_bytes::<Sealed>(sealed);
+            needed = sealed.ok().map(|it| it.master_key_id);
+        });
+        authority.await?;
+        let at_hand = self.key_ids();
+        Ok(needed.filter(|id| !at_hand.contains(id)))
     }
 
     /// How a key comes here that is somewhere else.
     pub(crate) fn how_to_get(&self, id: MasterKeyId) -> String {
-        match self.is_brought {
-            true => format!("its custodians bring the shares of {id}: `fluffy server unseal`"),
-            false => format!(
+        match self.custodians {
+            Some(_) => format!("its custodians bring the shares of {id}: `fluffy server unseal`"),
+            None => format!(
                 "copy the file `{id}.key` from the server that made it to `{}` (mode 0600)",
                 self.folder.display()
             ),
@@ -189,7 +297,7 @@ impl Safe {
     /// # Errors
     /// They are still not there; it stays sealed.
     pub fn look_again(&self, known: &[MasterKeyId]) -> Result<(), LoadKeyError> {
-        if self.is_brought {
+        if self.custodians.is_some() {
             let sealed = self.is_sealed();
             return if sealed {
                 Err(LoadKeyError::Awaited)
@@ -234,9 +342,10 @@ impl Safe {
         owner: &SecretOwner,
         canonical: &[u8],
     ) -> Result<(Sealed, Kept), SafeError> {
+        let newest = self.newest();
         let keys = self.keys();
         let ring = keys.as_ref().ok_or(SafeError::Sealed)?;
-        let key = ring.active()?;
+        let key = sealing(ring, newest)?;
         let kept = Kept {
             data_hash: ring.fingerprint(&owner.org.to_string(), canonical),
             size: canonical.len() as u64,
@@ -293,16 +402,31 @@ impl Safe {
     /// Seals something of the cluster itself, such as the keys of its authority.
     ///
     /// # Errors
-    /// The keys are not at hand.
+    /// The keys are not at hand, or not the newest, which custodians keep.
     pub fn seal(&self, purpose: &str, bytes: &[u8]) -> Result<Vec<u8>, SafeError> {
-        self.counted(self.try_seal(purpose, bytes))
+        self.counted(self.try_seal(purpose, bytes, self.newest()))
     }
 
-    fn try_seal(&self, purpose: &str, bytes: &[u8]) -> Result<Vec<u8>, SafeError> {
+    /// Seals what is kept nowhere and good for moments only, so that a key of
+    /// before does for it.
+    ///
+    /// # Errors
+    /// The keys are not at hand.
+    pub fn seal_in_passing(&self, purpose: &str, bytes: &[u8]) -> Result<Vec<u8>, SafeError> {
+        self.counted(self.try_seal(purpose, bytes, None))
+    }
+
+    fn try_seal(
+        &self,
+        purpose: &str,
+        bytes: &[u8],
+        newest: Option<MasterKeyId>,
+    ) -> Result<Vec<u8>, SafeError> {
         let keys = self.keys();
         let ring = keys.as_ref().ok_or(SafeError::Sealed)?;
         let owners = &[];
-        let sealed = Sealed::seal(bytes, &About { purpose, owners }, ring.active()?)?;
+        let key = sealing(ring, newest)?;
+        let sealed = Sealed::seal(bytes, &About { purpose, owners }, key)?;
         postcard::to_allocvec(&sealed).map_err(|_| SafeError::Open(OpenError::Integrity))
     }
 
@@ -353,7 +477,7 @@ impl Safe {
         let Some(ring) = keys.as_ref() else {
             return Vec::new();
         };
-        let active = ring.active().map(fluffy_vault::MasterKey::id).ok();
+        let active = ring.active().map(MasterKey::id).ok();
         let others = ring.ids().filter(|id| Some(*id) != active);
         active.into_iter().chain(others).collect()
     }
@@ -497,6 +621,12 @@ impl Safe {
     }
 }
 
+/// The key that seals what is kept: the newest, where people bring the keys.
+/// Theirs of before may be with others by now.
+fn sealing(ring: &Keyring, newest: Option<MasterKeyId>) -> Result<&MasterKey, LoadKeyError> {
+    newest.map_or_else(|| ring.active(), |id| ring.get(id))
+}
+
 /// A sealed object as it was stored.
 fn read(sealed: &[u8]) -> Result<Sealed, SafeError> {
     postcard::from_bytes(sealed).map_err(|_| SafeError::Open(OpenError::Integrity))
@@ -572,6 +702,14 @@ pub(crate) fn versions_in(state: &State, env: EnvId) -> BTreeSet<SecretVersionId
     versions.map(|version| version.id).collect()
 }
 
+/// Whose a version is.
+pub(crate) fn owner_of(state: &State, version: SecretVersionId) -> Option<SecretOwner> {
+    let mut bundles = state.runtime.bundles.values();
+    let bundle = bundles.find(|bundle| bundle.versions.iter().any(|it| it.id == version))?;
+    let (org, env) = (bundle.org, bundle.env);
+    Some(SecretOwner { org, env, version })
+}
+
 /// The master keys that are used no more.
 pub(crate) fn retired_keys(state: &State) -> Vec<MasterKeyId> {
     let keys = state.runtime.cluster.keys.iter();
@@ -588,7 +726,7 @@ pub(crate) fn live_keys(state: &State) -> Vec<MasterKeyId> {
 }
 
 impl SecretOwner {
-    fn seal(&self, bytes: &[u8], key: &fluffy_vault::MasterKey) -> Result<Sealed, SafeError> {
+    fn seal(&self, bytes: &[u8], key: &MasterKey) -> Result<Sealed, SafeError> {
         Ok(self.about(|about| Sealed::seal(bytes, about, key))?)
     }
 

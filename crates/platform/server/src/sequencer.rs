@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use fluffy_base::{Clock, SystemClock};
 use fluffy_control::event::readable_since;
-use fluffy_ledger::{AppendError, DraftError, Ledger, StoreError};
+use fluffy_ledger::{AppendError, DraftError, Event, Ledger, StoreError};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
@@ -53,7 +53,12 @@ pub struct SequencerOptions<M> {
     pub clock: Arc<dyn Clock>,
     /// Since which version readers know an event.
     pub since: Since,
+    /// Hears of every event that comes to readers from now on.
+    pub seen: Seen,
 }
+
+/// Hears of events, in order; it should not take long.
+pub type Seen = Arc<dyn Fn(&Event) + Send + Sync>;
 
 /// Since which version readers know events of a type and version.
 pub type Since = fn(&str, u32) -> u64;
@@ -146,6 +151,8 @@ struct Shared<M: Machine> {
     positions: watch::Sender<Position>,
     held: AtomicBool,
     halted: Mutex<Option<FoldError>>,
+    /// Readers see all that was committed before this moment.
+    as_of: Mutex<Instant>,
     /// A fold that is to take the place of what readers see.
     offered: Mutex<Option<Offer<M>>>,
     lag: Lag,
@@ -164,6 +171,7 @@ impl<M> Default for SequencerOptions<M> {
             archive: None,
             clock: Arc::new(SystemClock),
             since: readable_since,
+            seen: Arc::new(|_| {}),
         }
     }
 }
@@ -185,6 +193,7 @@ impl<M: Machine> Sequencer<M> {
             positions,
             held: AtomicBool::new(false),
             halted: Mutex::new(None),
+            as_of: Mutex::new(Instant::now()),
             offered: Mutex::new(None),
             lag: Lag::default(),
         });
@@ -288,10 +297,19 @@ impl<M: Machine> Sequencer<M> {
         self.shared.held.store(false, Ordering::Release);
     }
 
-    /// How long events took to reach readers.
+    /// How long ago it was last known that readers see all that is committed.
+    /// What was decided since then, by whichever replica, they may not know.
+    #[must_use]
+    pub fn behind(&self) -> Duration {
+        lock(&self.shared.as_of).elapsed()
+    }
+
+    /// How long events took to reach readers, lately; those that were not
+    /// looked for count as well, because nobody knows how many there are.
     #[must_use]
     pub fn lag(&self) -> LagReport {
-        self.shared.lag.report()
+        let beyond = self.behind().saturating_sub(turns::POLL);
+        self.shared.lag.report().behind(beyond)
     }
 
     /// Why this replica stopped, if it did.

@@ -2,8 +2,9 @@
 //!
 //! A socket for this server's own user. Each share is one call; those of a set
 //! are gathered in memory until there are enough, and then they are the key or
-//! nothing, and either is on record. What is not completed is forgotten.
-//! Writes nothing to a disk. Next: `safe`, which holds what came together.
+//! nothing, and either is on record. What is not completed is forgotten, as is
+//! a key that is whole and waits for the one that it follows. Writes nothing to
+//! a disk. Next: `safe`, which holds what came together.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,7 +27,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use zeroize::Zeroizing;
 
 use crate::platform::Platform;
-use crate::safe::{Safe, live_keys};
+use crate::safe::{Safe, SafeError, Standing, live_keys};
 use crate::sequencer::SubmitError;
 
 /// The version of the calls.
@@ -57,6 +58,17 @@ pub struct Progress {
     pub needed: u8,
     /// Whether the server has the key now.
     pub unsealed: bool,
+    /// Whether it had the key before, so that the share was not needed.
+    #[serde(default)]
+    pub already: bool,
+    /// The newest master key, if this server has not got it: until then it
+    /// seals nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub newest: Option<MasterKeyId>,
+    /// Keys without which this server does not go on, whatever else it has: the
+    /// one that the brought key follows, and that of the cluster's authority.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needs: Vec<MasterKeyId>,
 }
 
 /// Why shares can't be taken.
@@ -130,7 +142,15 @@ impl Desk {
         let server = Server::new("unseal", ApiRange::current_and_previous(API));
         let server = server.method(BRING, move |context, share: String| {
             let (desk, share) = (desk.clone(), Zeroizing::new(share));
-            async move { desk.bring(&share, user(context.peer())).await }
+            let by = user(context.peer());
+            async move {
+                // A call ends with its client. What is on record has to be true,
+                // so what was begun is ended without anybody, too.
+                let brought = tokio::spawn(async move { desk.bring(&share, by).await });
+                brought.await.unwrap_or_else(|error| {
+                    Err(Failure::new(ErrorCode::Internal, error.to_string()))
+                })
+            }
         });
         Ok(async move {
             let stopped = async move { drop(stop.wait_for(|stop| *stop).await) };
@@ -160,8 +180,22 @@ impl Desk {
             .map_err(|error: fluffy_vault::ReadShareError| {
                 Failure::new(ErrorCode::InvalidParams, error.to_string())
             })?;
-        let (key, set, share_needed) = (share.key(), share.set(), share.needed());
+        let (key, set, needed) = (share.key(), share.set(), share.needed());
+        let mut progress = Progress {
+            key,
+            set: set.to_string(),
+            here: Vec::new(),
+            needed,
+            unsealed: false,
+            already: false,
+            newest: None,
+            needs: Vec::new(),
+        };
         let mut piles = self.piles.lock().await;
+        if self.safe.key_ids().contains(&key) {
+            (progress.unsealed, progress.already) = (true, true);
+            return Ok(self.told(progress).await);
+        }
         if !piles.contains_key(&set) && piles.len() >= SETS {
             let why = format!(
                 "shares of {SETS} other sets wait for their others; those that do not come are \
@@ -185,54 +219,86 @@ impl Desk {
         // Who brought the wrong one may bring another in its place.
         pile.shares.retain(|(it, _)| it.index() != share.index());
         pile.shares.push((share, by));
-        let (here, needed) = (pile.numbers(), share_needed);
-        let mut progress = Progress {
-            key,
-            set: set.to_string(),
-            here,
-            needed,
-            unsealed: false,
-        };
-        if pile.shares.len() < usize::from(needed) {
-            return Ok(progress);
+        progress.here = pile.numbers();
+        if !pile.is_whole() {
+            return Ok(self.told(progress).await);
         }
         let taken = self.take(&pile.shares).await;
-        if !taken.as_ref().is_err_and(|failure| failure.retryable) {
+        if !matches!(taken, Ok(Standing::Behind(_)))
+            && !taken.as_ref().is_err_and(|it| it.retryable)
+        {
             piles.remove(&set);
         }
-        taken?;
-        progress.unsealed = true;
-        Ok(progress)
+        match taken? {
+            Standing::Behind(before) => progress.needs.push(before),
+            Standing::Proven => {
+                progress.unsealed = true;
+                self.take_those_behind(&mut piles).await;
+            }
+        }
+        Ok(self.told(progress).await)
+    }
+
+    /// Takes the whole sets that waited for a key that was just taken.
+    async fn take_those_behind(&self, piles: &mut BTreeMap<SetId, Pile>) {
+        let whole = |(set, pile): (&SetId, &Pile)| pile.is_whole().then_some(*set);
+        let mut waiting: Vec<SetId> = piles.iter().filter_map(whole).collect();
+        loop {
+            let before = waiting.len();
+            for set in std::mem::take(&mut waiting) {
+                let Some(pile) = piles.get(&set) else {
+                    continue;
+                };
+                match self.take(&pile.shares).await {
+                    Ok(Standing::Behind(_)) => waiting.push(set),
+                    // They can be brought again.
+                    Ok(Standing::Proven) | Err(_) => drop(piles.remove(&set)),
+                }
+            }
+            if waiting.is_empty() || waiting.len() == before {
+                return;
+            }
+        }
+    }
+
+    /// Puts in what else the server wants of custodians.
+    async fn told(&self, mut progress: Progress) -> Progress {
+        let at_hand = self.safe.key_ids();
+        let newest = self.platform.sequencer().read(live_keys).first().copied();
+        progress.newest = newest.filter(|it| !at_hand.contains(it) && *it != progress.key);
+        // What can't be looked up is told by the server's log.
+        let needed = self.safe.needs().await.ok().flatten();
+        let needed = needed.filter(|it| *it != progress.key && !progress.needs.contains(it));
+        progress.needs.extend(needed);
+        progress
     }
 
     /// Makes the key of a complete set and takes it in; first it is on record.
-    async fn take(&self, shares: &[(Share, String)]) -> Result<(), Failure> {
+    /// One that waits for another is neither.
+    async fn take(&self, shares: &[(Share, String)]) -> Result<Standing, Failure> {
         let known = self.platform.sequencer().read(live_keys);
         let only: Vec<Share> = shares.iter().map(|(share, _)| share.clone()).collect();
-        let custody = Custody::combine(&only).map_err(|error| error.to_string());
-        let custody = custody.and_then(|custody| {
-            let usable = self.safe.may_take(&custody, &known);
-            usable.map(|()| custody).map_err(|error| match error {
-                LoadKeyError::Missing { id } => {
-                    format!("they are not of a key of this platform: it needs `{id}`")
-                }
-                error => error.to_string(),
-            })
-        });
+        let custody = match Custody::combine(&only) {
+            Ok(custody) => match self.safe.standing(&custody, &known).await {
+                Ok(Standing::Proven) => Ok(custody),
+                Ok(behind) => return Ok(behind),
+                Err(SafeError::Key(LoadKeyError::Missing { id })) => Err(format!(
+                    "they are not of a key of this platform: it needs `{id}`"
+                )),
+                Err(SafeError::Key(error)) => Err(error.to_string()),
+                Err(error) => return Err(Failure::new(ErrorCode::Unavailable, error.to_string())),
+            },
+            Err(error) => Err(error.to_string()),
+        };
         let failed = custody.as_ref().err().cloned();
+        // With it the key is on record as used, so all that is left is to keep
+        // it in memory.
         self.record(shares, failed).await?;
-        let custody = custody.map_err(|why| Failure::new(ErrorCode::Denied, why))?;
-        let (key, was_sealed) = (custody.key_id(), self.safe.is_sealed());
-        let denied = |error: LoadKeyError| Failure::new(ErrorCode::Denied, error.to_string());
-        self.safe.take(custody, &known).map_err(denied)?;
-        if was_sealed {
-            // Who waits for the keys takes note of them (`doors`).
-            return Ok(());
-        }
-        let notice = RuntimeNotice::KeyIntroduced(key);
-        self.notice(notice)
-            .await
-            .map_err(|error| unavailable(&error))
+        let denied = |why: String| Failure::new(ErrorCode::Denied, why);
+        let custody = custody.map_err(denied)?;
+        let taken = self.safe.take(custody);
+        taken.map_err(|error| denied(error.to_string()))?;
+        Ok(Standing::Proven)
     }
 
     /// Puts it on record; if that can't be, nothing is taken.
@@ -272,6 +338,12 @@ impl Desk {
 }
 
 impl Pile {
+    /// Whether there are as many as it takes.
+    fn is_whole(&self) -> bool {
+        let needed = self.shares.first().map(|(share, _)| share.needed());
+        needed.is_some_and(|needed| self.shares.len() >= usize::from(needed))
+    }
+
     fn numbers(&self) -> Vec<u8> {
         let mut numbers: Vec<u8> = self.shares.iter().map(|(it, _)| it.index()).collect();
         numbers.sort_unstable();

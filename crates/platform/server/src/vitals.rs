@@ -29,8 +29,10 @@ pub struct Vitals {
     aside: Aside,
 }
 
-/// What a sign of life says.
+/// What a sign of life says; names and not places, so that servers of two
+/// versions read each other's: what one does not know it leaves out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Beat {
     /// How full the disk is, in hundredths.
     pub disk_percent: u8,
@@ -64,7 +66,7 @@ impl Vitals {
     /// # Errors
     /// The store is not available; the next beat comes soon.
     pub async fn beat(&self, node: NodeId, beat: Beat) -> Result<(), AsideError> {
-        let value = postcard::to_allocvec(&beat)
+        let value = serde_json::to_vec(&beat)
             .map_err(|error| AsideError::Store(std::sync::Arc::new(error)))?;
         self.aside
             .put(BEAT, &node.to_string(), value, Some(KEPT))
@@ -78,7 +80,7 @@ impl Vitals {
     pub async fn keep_images(&self, node: NodeId, images: &[String]) -> Result<(), AsideError> {
         let digest = |text: &String| text.strip_prefix("sha256:")?.parse::<Digest>().ok();
         let images: Vec<Digest> = images.iter().filter_map(digest).take(MAX_IMAGES).collect();
-        let value = postcard::to_allocvec(&images)
+        let value = serde_json::to_vec(&images)
             .map_err(|error| AsideError::Store(std::sync::Arc::new(error)))?;
         self.aside
             .put(IMAGES, &node.to_string(), value, Some(KEPT))
@@ -100,7 +102,7 @@ impl Vitals {
     /// The store is not available.
     pub async fn of(&self, node: NodeId) -> Result<Option<Beat>, AsideError> {
         let entry = self.aside.get(BEAT, &node.to_string()).await?;
-        Ok(entry.and_then(|entry| postcard::from_bytes(&entry.value).ok()))
+        Ok(entry.and_then(|entry| serde_json::from_slice(&entry.value).ok()))
     }
 
     /// The last sign of every node, and how long ago it was.
@@ -125,11 +127,26 @@ impl Vitals {
             };
             after.clone_from(&last.key);
             for entry in entries {
-                let kept = postcard::from_bytes(&entry.value);
+                let kept = serde_json::from_slice(&entry.value);
                 if let (Ok(node), Ok(kept)) = (entry.key.parse(), kept) {
                     all.insert(node, (entry.age, kept));
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signs_of_servers_of_another_version_are_understood() {
+        let older = r#"{"disk_percent": 7, "replica": "a"}"#;
+        let beat: Beat = serde_json::from_str(older).unwrap();
+        assert_eq!((beat.disk_percent, beat.replica.as_str()), (7, "a"));
+        let newer = r#"{"disk_percent": 7, "new": {"of": ["a", "later"]}}"#;
+        let beat: Beat = serde_json::from_str(newer).unwrap();
+        assert_eq!(beat.disk_percent, 7);
     }
 }

@@ -12,6 +12,8 @@
     reason = "tests"
 )]
 
+#[path = "interface/alerts.rs"]
+mod alerts;
 #[path = "interface/approvals.rs"]
 mod approvals;
 #[path = "interface/archived.rs"]
@@ -21,8 +23,12 @@ mod credentials;
 mod crew;
 #[path = "interface/custody.rs"]
 mod custody;
+#[path = "interface/cut.rs"]
+mod cut;
 #[path = "interface/doors.rs"]
 mod doors;
+#[path = "interface/exec.rs"]
+mod exec;
 #[path = "interface/exported.rs"]
 mod exported;
 #[path = "interface/hostnames.rs"]

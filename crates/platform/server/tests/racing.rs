@@ -32,6 +32,7 @@ use fluffy_ledger::LedgerOptions;
 use fluffy_server::backend::Control;
 use fluffy_server::exec::Execs;
 use fluffy_server::hashes::Hashes;
+use fluffy_server::hostnames::Hostnames;
 use fluffy_server::http::{self, HttpService, Listener, RateLimits};
 use fluffy_server::loops::lease::Timing;
 use fluffy_server::material::{FindImage, Workshop};
@@ -174,7 +175,11 @@ async fn replica(url: &str, folder: &Path, number: usize) -> Server {
     let door = NodeDoor::open(&platform, &safe, &localhost).await.unwrap();
     let execs = Execs::new(platform.clone(), safe.clone(), door.server().clone());
     let hashes = Hashes::new(platform.aside().clone());
-    let workshop = Workshop::new(hashes, safe, images());
+    let hostnames = Hostnames {
+        suffix: Some("apps.example.com".to_owned()),
+        ..Hostnames::default()
+    };
+    let workshop = Workshop::new(hashes, safe, images()).with_hostnames(hostnames);
     let behind = (execs, door.server().logs());
     let owner = Some(rustix::process::geteuid().as_raw());
     let control = Control::new(platform, workshop, behind, owner);
@@ -261,11 +266,11 @@ async fn what_there_is_one_of_goes_to_one() {
     let ends = pair.race(asks.collect()).await;
     one_winner("the last app", &ends, &["quota_exceeded"]);
 
-    // A hostname, wanted by two apps.
+    // A hostname that is proven from the start, wanted by two apps.
     let asks = (0..RACERS).map(|number| {
         let app = ["shop", "till"][number / 2 % 2];
         let body = json!({
-            "hostname": "one.example.com", "listen_port": 443,
+            "hostname": "one.apps.example.com", "listen_port": 443,
             "protocol_hint": "tls_passthrough", "backend_process": "web", "backend_port": 8080,
         });
         Racer::new(Operation::CreateRoute, &["local", app, "dev"], body)

@@ -241,12 +241,20 @@ async fn readers_see_only_what_is_committed_and_may_be_held_back() {
         .await
         .unwrap_err();
     assert_eq!((late.wanted.seq, late.applied.seq), (2, 1));
+    // It is known of what is kept from them, and so how late they are.
+    let long = Duration::from_millis(700);
+    wait_for("they are behind", LIMIT, || {
+        let lag = Duration::from_micros(sequencer.lag().median);
+        (sequencer.behind() > long && lag > long / 2).then_some(())
+    })
+    .unwrap();
     // Decisions rest on everything, seen or not.
     let again = sequencer.submit(open_account("b")).await.unwrap();
     assert_eq!(again.reply, Said::Refused);
     sequencer.release();
     sequencer.wait_for(second.position, LIMIT).await.unwrap();
     assert!(sequencer.read(|bank| bank.accounts.contains_key("b")));
+    follows(&sequencer, long);
     sequencer.close();
     let closed = sequencer.submit(open_account("c")).await.unwrap_err();
     assert!(matches!(closed, SubmitError::Closed), "{closed:?}");
@@ -296,6 +304,12 @@ async fn an_unknown_event_stops_a_replica_before_it() {
     wait_for("it stops", LIMIT, || sequencer.halted()).unwrap();
     let refused = sequencer.submit(open_account("b")).await.unwrap_err();
     assert!(matches!(refused, SubmitError::Halted(_)), "{refused:?}");
+    wait_for("it says that it stopped", LIMIT, || {
+        let lag = Duration::from_micros(sequencer.lag().percentile_99);
+        let long = Duration::from_millis(700);
+        (sequencer.behind() > long && lag > long / 2).then_some(())
+    })
+    .unwrap();
     assert_eq!(sequencer.applied().seq, 1);
     assert_eq!(ledger.head().unwrap().seq, 2, "nothing was appended");
     let start = Sequencer::<Bank>::start(ledger, SequencerOptions::default());
@@ -316,6 +330,47 @@ async fn events_of_others_are_seen_without_asking() {
         here.wait_for(answer.position, LIMIT).await.unwrap();
         assert_eq!(here.read(Bank::clone), there.read(Bank::clone));
     }
+}
+
+/// Waits until readers are known to see what there is.
+fn follows(sequencer: &Sequencer<Bank>, long: Duration) {
+    wait_for("readers see all there is", LIMIT, || {
+        (sequencer.behind() < long).then_some(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_replica_knows_for_how_long_it_has_not_heard_of_the_ledger() {
+    let mut server = PrivatePostgres::start().unwrap();
+    let database = FreshDatabase::create_in(&server).unwrap();
+    let (here, there) = (open(database.url()), open(database.url()));
+    let (here, there) = (start(&here), start(&there));
+    let runtime = Runtime::new().unwrap();
+    let long = Duration::from_secs(2);
+    follows(&here, long);
+    // The control: others that write without a pause keep it from nothing.
+    let busy = std::time::Instant::now();
+    for mark in 1.. {
+        let name = format!("n{mark}");
+        runtime
+            .block_on(there.submit(Job::Open { name, mark }))
+            .unwrap();
+        assert!(here.behind() < long, "{:?}", here.behind());
+        if busy.elapsed() > long {
+            break;
+        }
+    }
+    server.stop().unwrap();
+    wait_for("it has not heard for long", LIMIT, || {
+        (here.behind() > long).then_some(())
+    })
+    .unwrap();
+    let lag = Duration::from_micros(here.lag().percentile_99);
+    assert!(lag > long / 2, "{lag:?}");
+    server.resume().unwrap();
+    follows(&here, long);
+    server.stop().unwrap();
 }
 
 /// The database is put back to an earlier moment under a running replica.

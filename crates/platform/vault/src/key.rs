@@ -5,7 +5,7 @@
 //! sealed. Without the key nothing is opened, and nothing else stops.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
@@ -91,12 +91,45 @@ pub enum LoadKeyError {
         /// Which.
         id: MasterKeyId,
     },
+    /// A key that was brought has the name of one that is here, and is another.
+    #[error("what was brought is not the master key `{id}` that is here")]
+    Other {
+        /// Which.
+        id: MasterKeyId,
+    },
+    /// A key that was brought could be anybody's.
+    #[error(
+        "nothing shows that master key `{id}` is of this platform: it opens nothing that is kept, \
+         and follows no key that is here"
+    )]
+    Unproven {
+        /// Which.
+        id: MasterKeyId,
+    },
     /// Keys that should be with custodians alone are in files as well.
-    #[error("there are master keys in `{path}`, which would not need their custodians")]
+    #[error(
+        "there are files of master keys in `{path}` ({}), which would not need their custodians",
+        .files.join(", ")
+    )]
     InFiles {
         /// Where.
         path: PathBuf,
+        /// Their names.
+        files: Vec<String>,
     },
+    /// Other keys open what they sealed, and custodians would not hold them.
+    #[error("beside master key `{active}` others are in use: {}", named(.others))]
+    Others {
+        /// The one that seals.
+        active: MasterKeyId,
+        /// The others.
+        others: Vec<MasterKeyId>,
+    },
+}
+
+fn named(ids: &[MasterKeyId]) -> String {
+    let ids: Vec<String> = ids.iter().map(|id| format!("`{id}`")).collect();
+    ids.join(", ")
 }
 
 impl MasterKey {
@@ -137,6 +170,14 @@ impl MasterKey {
     }
 }
 
+/// Whether that is what [`keyed`] gives, without telling by time how much of it.
+pub(crate) fn is_keyed(key: &[u8; 32], message: &[u8], said: &[u8; 32]) -> bool {
+    Hmac::<Sha256>::new_from_slice(key).is_ok_and(|mut mac| {
+        mac.update(message);
+        mac.verify_slice(said).is_ok()
+    })
+}
+
 /// HMAC-SHA256.
 pub(crate) fn keyed(key: &[u8; 32], message: &[u8]) -> Zeroizing<[u8; 32]> {
     let mut out = Zeroizing::new([0; 32]);
@@ -161,17 +202,42 @@ pub struct Keyring {
 }
 
 impl Keyring {
-    /// Whether a folder has no master key, and none was ever active in it.
+    /// Whether a folder has no master key, and none was ever active in it. What
+    /// can't be looked at may have some.
     #[must_use]
     pub fn is_absent(folder: &Path) -> bool {
-        let Ok(mut entries) = fs::read_dir(folder) else {
-            return true;
+        let Ok(found) = names_in(folder) else {
+            return false;
         };
-        !entries.any(|entry| {
-            let path = entry.map(|entry| entry.path()).unwrap_or_default();
-            let is_key = path.extension().is_some_and(|ending| ending == ENDING);
-            is_key || path.file_name().is_some_and(|name| name == ACTIVE)
+        !found.iter().any(|name| {
+            let is_key = name.extension().is_some_and(|ending| ending == ENDING);
+            is_key || name.as_os_str() == ACTIVE
         })
+    }
+
+    /// Makes sure that nothing of master keys is in a folder: no key, none that
+    /// was put away, and no key of fingerprints, which helps to guess secrets.
+    ///
+    /// # Errors
+    /// There is, or the folder can't be looked at.
+    pub fn must_be_nowhere_in(folder: &Path) -> Result<(), LoadKeyError> {
+        let found = names_in(folder).map_err(|source| file_error(folder, source))?;
+        let mut files: Vec<String> = (found.iter())
+            .filter(|name| {
+                let ending = name.extension().unwrap_or_default();
+                [ENDING, RETIRED].iter().any(|it| ending == *it)
+                    || [FINGERPRINTS, ACTIVE]
+                        .iter()
+                        .any(|it| name.as_os_str() == *it)
+            })
+            .map(|name| name.display().to_string())
+            .collect();
+        files.sort();
+        let path = folder.to_owned();
+        match files.is_empty() {
+            true => Ok(()),
+            false => Err(LoadKeyError::InFiles { path, files }),
+        }
     }
 
     /// The keys in a folder; makes the first one if there is none.
@@ -203,7 +269,9 @@ impl Keyring {
     /// What custodians brought; in memory alone.
     #[must_use]
     pub fn of(custody: Custody) -> Self {
-        let Custody { key, fingerprints } = custody;
+        let Custody {
+            key, fingerprints, ..
+        } = custody;
         Self {
             folder: None,
             fingerprints,
@@ -212,40 +280,51 @@ impl Keyring {
         }
     }
 
-    /// Takes in another key that custodians brought; it seals nothing until it
-    /// is activated.
+    /// Takes in another key that custodians brought, which the caller knows to
+    /// be of this platform; it seals nothing until it is activated.
     ///
     /// # Errors
-    /// It is of another platform.
+    /// It can't be: as [`Keyring::vouches_for`].
     pub fn take_in(&mut self, custody: Custody) -> Result<(), LoadKeyError> {
-        self.may_take(&custody)?;
+        self.vouches_for(&custody)?;
         let Custody { key, .. } = custody;
         self.keys.entry(key.id).or_insert(key);
         Ok(())
     }
 
-    /// Whether a key that custodians brought is of this platform.
+    /// Whether these keys show that one which custodians brought is of this
+    /// platform: it is here, or who made it had one that is.
     ///
     /// # Errors
-    /// It is of another.
-    pub fn may_take(&self, custody: &Custody) -> Result<(), LoadKeyError> {
-        match custody.fingerprints.bits() == self.fingerprints.bits() {
-            true => Ok(()),
-            false => {
-                let id = custody.key.id;
-                Err(LoadKeyError::Foreign { id })
-            }
+    /// They show that it is not.
+    pub fn vouches_for(&self, custody: &Custody) -> Result<bool, LoadKeyError> {
+        let id = custody.key.id;
+        // Whoever has an old backup has these bits, so they prove nothing yet.
+        if custody.fingerprints.bits() != self.fingerprints.bits() {
+            return Err(LoadKeyError::Foreign { id });
+        }
+        match self.keys.get(&id) {
+            Some(here) if here.bits() == custody.key.bits() => Ok(true),
+            Some(_) => Err(LoadKeyError::Other { id }),
+            None => Ok(self.keys.values().any(|key| custody.follows(key))),
         }
     }
 
     /// What custodians would hold of these keys: the active one.
     ///
     /// # Errors
-    /// It is not there.
+    /// It is not there, or another one is in use, which they would not hold.
     pub fn custody(&self) -> Result<Custody, LoadKeyError> {
+        let active = self.active()?;
+        let others: Vec<MasterKeyId> = self.ids().filter(|id| *id != active.id).collect();
+        if !others.is_empty() {
+            let active = active.id;
+            return Err(LoadKeyError::Others { active, others });
+        }
         Ok(Custody {
-            key: self.active()?.copy(),
+            key: active.copy(),
             fingerprints: self.fingerprints.copy(),
+            after: None,
         })
     }
 
@@ -257,7 +336,9 @@ impl Keyring {
     pub fn restore(folder: &Path, custody: &Custody) -> Result<Self, LoadKeyError> {
         private(folder)?;
         let (keys, active) = read_folder(folder)?;
-        let Custody { key, fingerprints } = custody;
+        let Custody {
+            key, fingerprints, ..
+        } = custody;
         let path = folder.join(FINGERPRINTS);
         match path.exists() {
             true if read_bits(&path)?.bits() != fingerprints.bits() => {
@@ -407,6 +488,15 @@ impl Keyring {
 /// The keys in a folder, and the one that is named as active.
 type Found = (BTreeMap<MasterKeyId, MasterKey>, Option<MasterKeyId>);
 
+/// What is in a folder; nothing if there is no such folder.
+fn names_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    entries.map(|entry| Ok(entry?.file_name().into())).collect()
+}
+
 fn private(folder: &Path) -> Result<(), LoadKeyError> {
     let failed = |source| file_error(folder, source);
     fs::create_dir_all(folder).map_err(failed)?;
@@ -462,8 +552,12 @@ fn read(path: &Path) -> Result<MasterKey, LoadKeyError> {
 }
 
 fn store(path: &Path, key: &MasterKey) -> Result<(), LoadKeyError> {
-    let hex: String = key.bits.iter().map(|byte| format!("{byte:02x}")).collect();
-    let hex = Zeroizing::new(hex);
+    // Room for all of it at once: growing would leave copies behind.
+    let mut hex = Zeroizing::new(String::with_capacity(64));
+    for byte in key.bits.iter() {
+        // A text takes everything.
+        let _ = write!(hex, "{byte:02x}");
+    }
     write(path, hex.as_bytes())
 }
 
@@ -495,14 +589,14 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), LoadKeyError> {
 
 fn unhex(text: &str) -> Option<Zeroizing<[u8; 32]>> {
     let mut bits = Zeroizing::new([0; 32]);
-    let digits: Option<Vec<u32>> = text.chars().map(|digit| digit.to_digit(16)).collect();
-    let digits = Zeroizing::new(digits?);
-    if digits.len() != 64 {
+    if text.len() != 64 {
         return None;
     }
-    for (byte, pair) in bits.iter_mut().zip(digits.chunks_exact(2)) {
-        let value = pair.iter().fold(0, |value, digit| (value << 4) | digit);
-        *byte = u8::try_from(value).ok()?;
+    for (byte, pair) in bits.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        for digit in pair {
+            let digit = char::from(*digit).to_digit(16)?;
+            *byte = (*byte << 4) | u8::try_from(digit).ok()?;
+        }
     }
     Some(bits)
 }
@@ -638,6 +732,88 @@ mod tests {
             3,
             "the files of before, and nothing else"
         );
+    }
+
+    /// The attack: somebody who has the key of fingerprints, from an old
+    /// backup, makes a key of their own. The control is the true successor.
+    #[test]
+    fn the_key_of_fingerprints_alone_vouches_for_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = Keyring::open(folder.path()).unwrap();
+        let custody = files.custody().unwrap();
+        let ring = Keyring::of(files.custody().unwrap());
+        let stolen = tempfile::tempdir().unwrap();
+        fs::copy(
+            folder.path().join(FINGERPRINTS),
+            stolen.path().join(FINGERPRINTS),
+        )
+        .unwrap();
+        let own = Keyring::open(stolen.path()).unwrap().custody().unwrap();
+        assert_eq!(own.fingerprints.bits(), files.fingerprints.bits());
+        assert!(!ring.vouches_for(&own).unwrap());
+        // Its own successor follows a key that is not here, and a proof of
+        // another key is none of it.
+        assert!(!ring.vouches_for(&own.next().unwrap()).unwrap());
+        let next = custody.next().unwrap();
+        let moved = Custody {
+            after: next.after.clone(),
+            ..own
+        };
+        assert!(!ring.vouches_for(&moved).unwrap());
+        assert!(ring.vouches_for(&next).unwrap());
+        assert!(ring.vouches_for(&custody).unwrap());
+        // The name is 32 bits long, so it is not believed either.
+        let bits = Zeroizing::new([7; 32]);
+        let namesake = Custody {
+            key: MasterKey {
+                id: custody.key.id,
+                bits,
+            },
+            fingerprints: files.fingerprints.copy(),
+            after: None,
+        };
+        let error = ring.vouches_for(&namesake).unwrap_err();
+        assert!(matches!(error, LoadKeyError::Other { .. }), "{error}");
+    }
+
+    #[test]
+    fn custodians_get_no_key_while_another_one_is_in_use() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut ring = Keyring::open(folder.path()).unwrap();
+        let first = ring.active().unwrap().id();
+        ring.rotate().unwrap();
+        let error = ring.custody().map(drop).unwrap_err();
+        assert!(error.to_string().contains(&first.to_string()), "{error}");
+        ring.put_away(first).unwrap();
+        ring.custody().unwrap();
+    }
+
+    #[test]
+    fn whatever_is_left_of_keys_in_a_folder_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let keys = folder.path().join("keys");
+        Keyring::must_be_nowhere_in(&keys).unwrap();
+        assert!(Keyring::is_absent(&keys));
+        fs::create_dir(&keys).unwrap();
+        fs::write(keys.join("README"), "").unwrap();
+        Keyring::must_be_nowhere_in(&keys).unwrap();
+        for name in [
+            "mk_00000001.key",
+            "mk_00000001.retired",
+            FINGERPRINTS,
+            ACTIVE,
+        ] {
+            let path = keys.join(name);
+            fs::write(&path, "").unwrap();
+            let error = Keyring::must_be_nowhere_in(&keys).unwrap_err();
+            assert!(error.to_string().contains(name), "{error}");
+            fs::remove_file(&path).unwrap();
+        }
+        // What is no folder, or can't be read, may have some.
+        let file = keys.join("README");
+        let error = Keyring::must_be_nowhere_in(&file).unwrap_err();
+        assert!(matches!(error, LoadKeyError::File { .. }), "{error}");
+        assert!(!Keyring::is_absent(&file));
     }
 
     #[test]

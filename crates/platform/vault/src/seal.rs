@@ -101,10 +101,18 @@ impl Sealed {
         about: &About<'_>,
         keys: &Keyring,
     ) -> Result<Zeroizing<[u8; 32]>, OpenError> {
+        self.unwrapped(about, keys.get(self.master_key_id)?)
+    }
+
+    /// The data key, by a key that wraps it; with any other it is refused.
+    pub(crate) fn unwrapped(
+        &self,
+        about: &About<'_>,
+        key: &MasterKey,
+    ) -> Result<Zeroizing<[u8; 32]>, OpenError> {
         if self.cipher != CIPHER {
             return Err(OpenError::Integrity);
         }
-        let key = keys.get(self.master_key_id)?;
         let bound = wrap_about(about, key);
         let bits = decrypt(key.bits(), &self.wrapped_key, &bound)?;
         let bits: [u8; 32] = bits

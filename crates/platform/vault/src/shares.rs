@@ -4,10 +4,11 @@
 //! say nothing about the key at all. Every share names its set and carries a
 //! checksum of its own; the key carries another one, and its name is checked as
 //! well, so what comes together is the key or nothing. The key of fingerprints
-//! is in the same secret: a server without files needs both.
+//! is in the same secret: a server without files needs both. A key that follows
+//! another carries a proof by that one, which a server checks that has it.
 
 use std::collections::BTreeSet;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
 use base64::Engine as _;
@@ -19,16 +20,21 @@ use getrandom::rand_core::UnwrapErr;
 use vsss_rs::Gf256;
 use zeroize::Zeroizing;
 
-use crate::key::{LoadKeyError, MasterKey};
+use crate::key::{LoadKeyError, MasterKey, is_keyed, keyed};
+use crate::seal::{About, Sealed};
 
-/// The first word of a share.
-const WORD: &str = "fluffy-share-1";
+/// How every share begins, of whatever version.
+pub const BEGINNING: &str = "fluffy-share-";
 /// The most shares of a set: every group that suffices is tried when they are
 /// made, and those grow fast.
 pub const MOST: u8 = 12;
-/// The secret that is split: both keys, and a checksum.
-const SECRET: usize = 32 + 32 + CHECK;
+/// Both keys, as they are split.
+const KEYS: usize = 32 + 32;
 const CHECK: usize = 16;
+/// The name of the key before, and what only who had it could say.
+const AFTER: usize = 11 + 32;
+/// Room for a share as a line.
+const LINE: usize = 384;
 /// The longest text with a share that is looked at, remarks included.
 const LONGEST: usize = 4096;
 
@@ -37,6 +43,24 @@ const LONGEST: usize = 4096;
 pub struct Custody {
     pub(crate) key: MasterKey,
     pub(crate) fingerprints: MasterKey,
+    /// What the key before says of it, if there was one.
+    pub(crate) after: Option<Succession>,
+}
+
+/// That a key was made by who had the one before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Succession {
+    before: MasterKeyId,
+    proof: [u8; 32],
+}
+
+/// What is split, and how it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// Version 1: both keys.
+    Keys,
+    /// Version 2: both keys, and the proof by the one before.
+    Successor,
 }
 
 /// Which shares belong together.
@@ -46,6 +70,7 @@ pub struct SetId([u8; 4]);
 /// One custodian's part of a key.
 #[derive(Clone)]
 pub struct Share {
+    form: Form,
     key: MasterKeyId,
     set: SetId,
     index: u8,
@@ -82,7 +107,7 @@ pub enum SplitError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReadShareError {
     /// No line of it is one.
-    #[error("there is no share in it: one begins with `{WORD} mk_`")]
+    #[error("there is no share in it: one begins with `{BEGINNING}`")]
     None,
     /// More lines than one are.
     #[error("there is more than one share in it")]
@@ -90,6 +115,9 @@ pub enum ReadShareError {
     /// It is too long.
     #[error("it is longer than {LONGEST} bytes")]
     TooLong,
+    /// Its form is not known here.
+    #[error("the share is of a later version of fluffy")]
+    Version,
     /// A word is missing, or is not what it should be.
     #[error("the share is not whole: {0} is missing or malformed")]
     Word(&'static str),
@@ -134,20 +162,56 @@ impl Custody {
         Ok(Self {
             key: MasterKey::generate()?,
             fingerprints: MasterKey::generate()?,
+            after: None,
         })
     }
 
     /// A fresh master key for who has this one: fingerprints stay as they are,
-    /// so that equal secrets stay equal, and a server takes the one for the
-    /// other's successor.
+    /// so that equal secrets stay equal, and a server that has this one knows
+    /// the other for its successor.
     ///
     /// # Errors
     /// The system gives no random bits.
     pub fn next(&self) -> Result<Self, LoadKeyError> {
-        Ok(Self {
+        let mut next = Self {
             key: MasterKey::generate()?,
             fingerprints: self.fingerprints.copy(),
-        })
+            after: None,
+        };
+        next.after = Some(Succession {
+            before: self.key_id(),
+            proof: *keyed(self.key.bits(), &next.announced()),
+        });
+        Ok(next)
+    }
+
+    /// The key that it follows, as it says.
+    #[must_use]
+    pub fn after(&self) -> Option<MasterKeyId> {
+        self.after.as_ref().map(|after| after.before)
+    }
+
+    /// Whether who had this key made the other one.
+    pub(crate) fn follows(&self, key: &MasterKey) -> bool {
+        let said = self.after.as_ref().filter(|it| it.before == key.id());
+        said.is_some_and(|said| is_keyed(key.bits(), &self.announced(), &said.proof))
+    }
+
+    /// Whether something was sealed with this key.
+    #[must_use]
+    pub fn opens(&self, sealed: &Sealed, about: &About<'_>) -> bool {
+        sealed.master_key_id == self.key_id() && sealed.unwrapped(about, &self.key).is_ok()
+    }
+
+    /// What the key before vouches for: the bits themselves, since names are
+    /// short enough to be met by trying.
+    fn announced(&self) -> Zeroizing<Vec<u8>> {
+        let purpose = b"fluffy-successor-v1";
+        let mut text = Zeroizing::new(Vec::with_capacity(purpose.len() + KEYS));
+        text.extend_from_slice(purpose);
+        text.extend_from_slice(self.key.bits());
+        text.extend_from_slice(self.fingerprints.bits());
+        text
     }
 
     /// The name of the master key.
@@ -173,7 +237,9 @@ impl Custody {
         let rng = UnwrapErr(SysRng);
         let parts = Gf256::split_bytes(numbers.0, numbers.1, self.secret(set).as_slice(), rng)
             .map_err(|_| SplitError::Numbers { needed, total })?;
+        let form = self.form();
         let shares = parts.into_iter().map(Zeroizing::new).map(|part| Share {
+            form,
             key: self.key_id(),
             set,
             index: part.first().copied().unwrap_or_default(),
@@ -206,8 +272,11 @@ impl Custody {
                 let (one, other) = (first.set, share.set);
                 return Err(CombineError::Sets { one, other });
             }
+            if share.form != first.form {
+                return Err(CombineError::Integrity { key: first.key });
+            }
             if seen.insert(share.index) {
-                let mut part = Vec::with_capacity(1 + SECRET);
+                let mut part = Vec::with_capacity(1 + share.data.len());
                 part.push(share.index);
                 part.extend_from_slice(&share.data);
                 parts.push(part);
@@ -220,45 +289,104 @@ impl Custody {
         let wrong = || CombineError::Integrity { key: first.key };
         let secret = Gf256::combine_bytes(parts.as_slice()).map(Zeroizing::new);
         let secret = secret.map_err(|_| wrong())?;
-        let custody = Self::of(first.set, &secret).ok_or_else(wrong)?;
+        let custody = Self::of(first.form, first.set, &secret).ok_or_else(wrong)?;
         match custody.key_id() == first.key {
             true => Ok(custody),
             false => Err(wrong()),
         }
     }
 
-    /// What is split: both keys, and what tells that they came together right.
+    fn form(&self) -> Form {
+        match &self.after {
+            None => Form::Keys,
+            Some(_) => Form::Successor,
+        }
+    }
+
+    /// What is split: both keys, the proof by the one before if there is one,
+    /// and what tells that they came together right.
     fn secret(&self, set: SetId) -> Zeroizing<Vec<u8>> {
-        let mut secret = Zeroizing::new(Vec::with_capacity(SECRET));
+        let form = self.form();
+        let mut secret = Zeroizing::new(Vec::with_capacity(form.size()));
         secret.extend_from_slice(self.key.bits());
         secret.extend_from_slice(self.fingerprints.bits());
-        let check = check(set, &secret);
+        if let Some(after) = &self.after {
+            secret.extend_from_slice(after.before.to_string().as_bytes());
+            secret.extend_from_slice(&after.proof);
+        }
+        let check = form.check(set, &secret);
         secret.extend_from_slice(&check);
         secret
     }
 
-    fn of(set: SetId, secret: &[u8]) -> Option<Self> {
-        let (key, rest) = secret.split_first_chunk::<32>()?;
-        let (fingerprints, said) = rest.split_first_chunk::<32>()?;
-        let keys = secret.get(..64)?;
-        (said == check(set, keys)).then(|| Self {
+    fn of(form: Form, set: SetId, secret: &[u8]) -> Option<Self> {
+        let (content, said) = secret.split_last_chunk::<CHECK>()?;
+        if *said != form.check(set, content) {
+            return None;
+        }
+        let (key, rest) = content.split_first_chunk::<32>()?;
+        let (fingerprints, rest) = rest.split_first_chunk::<32>()?;
+        Some(Self {
             key: MasterKey::of(Zeroizing::new(*key)),
             fingerprints: MasterKey::of(Zeroizing::new(*fingerprints)),
+            after: match form {
+                Form::Keys => None,
+                Form::Successor => Some(Succession::read(rest)?),
+            },
         })
     }
 
     fn is(&self, other: &Self) -> bool {
-        self.key.bits() == other.key.bits() && self.fingerprints.bits() == other.fingerprints.bits()
+        self.key.bits() == other.key.bits()
+            && self.fingerprints.bits() == other.fingerprints.bits()
+            && self.after == other.after
     }
 }
 
-fn check(set: SetId, keys: &[u8]) -> [u8; CHECK] {
-    let mut text = Zeroizing::new(b"fluffy-custody-v1".to_vec());
-    text.extend_from_slice(&set.0);
-    text.extend_from_slice(keys);
-    let Digest(digest) = Digest::of(&text);
-    let (check, _) = digest.split_first_chunk().unwrap_or((&[0; CHECK], &[]));
-    *check
+impl Succession {
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let (name, proof) = bytes.split_first_chunk::<{ AFTER - 32 }>()?;
+        Some(Self {
+            before: std::str::from_utf8(name).ok()?.parse().ok()?,
+            proof: proof.try_into().ok()?,
+        })
+    }
+}
+
+impl Form {
+    const ALL: [Self; 2] = [Self::Keys, Self::Successor];
+
+    /// The first word of a share.
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Keys => "fluffy-share-1",
+            Self::Successor => "fluffy-share-2",
+        }
+    }
+
+    /// How long the secret is.
+    const fn size(self) -> usize {
+        match self {
+            Self::Keys => KEYS + CHECK,
+            Self::Successor => KEYS + AFTER + CHECK,
+        }
+    }
+
+    fn check(self, set: SetId, content: &[u8]) -> [u8; CHECK] {
+        let purpose: &[u8] = match self {
+            Self::Keys => b"fluffy-custody-v1",
+            Self::Successor => b"fluffy-custody-v2",
+        };
+        // Room for all of it at once: growing would leave copies behind.
+        let room = purpose.len() + set.0.len() + content.len();
+        let mut text = Zeroizing::new(Vec::with_capacity(room));
+        text.extend_from_slice(purpose);
+        text.extend_from_slice(&set.0);
+        text.extend_from_slice(content);
+        let Digest(digest) = Digest::of(&text);
+        let (check, _) = digest.split_first_chunk().unwrap_or((&[0; CHECK], &[]));
+        *check
+    }
 }
 
 /// Every group of this size.
@@ -307,19 +435,26 @@ impl Share {
     /// What its custodian keeps, one line; look closely at every caller.
     #[must_use]
     pub fn expose(&self) -> Zeroizing<String> {
-        let line = self.unchecked();
+        let mut line = self.unchecked();
         let check = line_check(&line);
-        Zeroizing::new(format!("{} {check}", *line))
+        line.push(' ');
+        line.push_str(&check);
+        line
     }
 
     fn unchecked(&self) -> Zeroizing<String> {
-        let data = Zeroizing::new(URL_SAFE_NO_PAD.encode(self.data.as_slice()));
+        // Room for all of it at once: growing would leave copies behind.
+        let mut line = Zeroizing::new(String::with_capacity(LINE));
         let Self { key, set, .. } = self;
         let (index, total, needed) = (self.index, self.total, self.needed);
-        Zeroizing::new(format!(
-            "{WORD} {key} set={set} share={index}/{total} needs={needed} {}",
-            *data
-        ))
+        let word = self.form.word();
+        // A text takes everything.
+        let _ = write!(
+            line,
+            "{word} {key} set={set} share={index}/{total} needs={needed} "
+        );
+        URL_SAFE_NO_PAD.encode_string(self.data.as_slice(), &mut line);
+        line
     }
 }
 
@@ -338,12 +473,15 @@ impl FromStr for Share {
             return Err(ReadShareError::TooLong);
         }
         let mut lines = text.lines().map(str::trim);
-        let mut lines = lines.by_ref().filter(|line| line.starts_with(WORD));
+        let mut lines = lines.by_ref().filter(|line| line.starts_with(BEGINNING));
         let line = lines.next().ok_or(ReadShareError::None)?;
         if lines.next().is_some() {
             return Err(ReadShareError::Several);
         }
-        let mut words = line.split(' ').skip(1);
+        let mut words = line.split(' ');
+        let first = words.next().unwrap_or_default();
+        let form = Form::ALL.into_iter().find(|form| form.word() == first);
+        let form = form.ok_or(ReadShareError::Version)?;
         let mut word = |name| words.next().ok_or(ReadShareError::Word(name));
         let malformed = ReadShareError::Word;
         let key = word("the key")?;
@@ -362,19 +500,16 @@ impl FromStr for Share {
             return Err(ReadShareError::Checksum);
         }
         let number = |text: &str| text.parse::<u8>().ok().filter(|it| (1..=MOST).contains(it));
+        let data = URL_SAFE_NO_PAD.decode(data).map(Zeroizing::new).ok();
+        let data = data.filter(|data| data.len() == form.size());
         let share = Self {
+            form,
             key,
             set,
             index: number(index).ok_or(malformed("the number"))?,
             total: number(total).ok_or(malformed("the number"))?,
             needed: number(needed).ok_or(malformed("how many it takes"))?,
-            data: Zeroizing::new(
-                URL_SAFE_NO_PAD
-                    .decode(data)
-                    .ok()
-                    .filter(|data| data.len() == SECRET)
-                    .ok_or(malformed("its data"))?,
-            ),
+            data: data.ok_or(malformed("its data"))?,
         };
         if share.index > share.total || share.needed > share.total || share.needed < 2 {
             return Err(malformed("the number"));
@@ -418,8 +553,13 @@ mod tests {
 
     #[test]
     fn every_group_that_suffices_is_the_key_and_no_smaller_one_is_taken() {
-        for (total, needed) in [(2, 2), (3, 2), (5, 3), (12, 6)] {
-            let custody = Custody::generate().unwrap();
+        let first = || Custody::generate().unwrap();
+        for (total, needed, custody) in [
+            (2, 2, first()),
+            (3, 2, first().next().unwrap()),
+            (5, 3, first()),
+            (12, 6, first()),
+        ] {
             let shares = custody.split(total, needed).unwrap();
             assert_eq!(shares.len(), usize::from(total));
             for group in groups(&shares, usize::from(needed)) {
@@ -484,6 +624,12 @@ mod tests {
     #[test]
     fn a_share_that_was_altered_is_refused() {
         let custody = Custody::generate().unwrap();
+        for custody in [custody.next().unwrap(), custody] {
+            altered(&custody);
+        }
+    }
+
+    fn altered(custody: &Custody) {
         let line = custody.split(2, 2).unwrap()[0].expose();
         for place in 0..line.len() {
             let mut bytes = line.as_bytes().to_vec();
@@ -531,10 +677,68 @@ mod tests {
     }
 
     #[test]
-    fn a_successor_keeps_fingerprints() {
+    fn a_successor_keeps_fingerprints_and_shows_what_it_follows() {
         let custody = Custody::generate().unwrap();
         let next = custody.next().unwrap();
         assert_ne!(next.key_id(), custody.key_id());
         assert_eq!(next.fingerprints.bits(), custody.fingerprints.bits());
+        assert_eq!(custody.after(), None);
+        // It does so as shares, too, and a new set of them.
+        let shares = next.split(3, 2).unwrap();
+        let again = Custody::combine(&shares[1..]).unwrap();
+        assert_eq!(again.after(), Some(custody.key_id()));
+        assert!(again.follows(&custody.key));
+        assert!(again.next().unwrap().follows(&again.key));
+        // The controls: another key before, another key, another platform.
+        let other = Custody::generate().unwrap();
+        assert!(!again.follows(&other.key));
+        assert!(!again.next().unwrap().follows(&custody.key));
+        for changed in [
+            Custody {
+                key: MasterKey::generate().unwrap(),
+                fingerprints: next.fingerprints.copy(),
+                after: next.after.clone(),
+            },
+            Custody {
+                key: next.key.copy(),
+                fingerprints: other.fingerprints.copy(),
+                after: next.after.clone(),
+            },
+        ] {
+            assert_eq!(changed.after(), Some(custody.key_id()));
+            assert!(!changed.follows(&custody.key));
+        }
+    }
+
+    /// A name is 32 bits: whoever has another key of it opens nothing.
+    #[test]
+    fn what_was_sealed_tells_a_key_from_its_namesake() {
+        let custody = Custody::generate().unwrap();
+        let about = About {
+            purpose: "fluffy-authority-v1",
+            owners: &[],
+        };
+        let sealed = Sealed::seal(b"anything", &about, &custody.key).unwrap();
+        assert!(custody.opens(&sealed, &about));
+        let other = Custody::generate().unwrap();
+        assert!(!other.opens(&sealed, &about));
+        let renamed = Sealed {
+            master_key_id: other.key_id(),
+            ..sealed
+        };
+        assert!(!other.opens(&renamed, &about));
+    }
+
+    #[test]
+    fn a_share_of_a_later_version_is_said_to_be_one() {
+        let line = Custody::generate().unwrap().split(2, 2).unwrap()[0].expose();
+        for later in ["fluffy-share-3", "fluffy-share-10"] {
+            let line = line.replacen("fluffy-share-1", later, 1);
+            let error = line.parse::<Share>().unwrap_err();
+            assert_eq!(error, ReadShareError::Version);
+        }
+        // One form is not taken for the other.
+        let line = line.replacen("fluffy-share-1", "fluffy-share-2", 1);
+        assert!(line.parse::<Share>().is_err());
     }
 }

@@ -4,7 +4,7 @@
 //! catches whoever rewrites the whole chain. Parsing trusts nothing.
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
@@ -21,6 +21,8 @@ use crate::sqlite::private_file;
 pub const EVENTS_PER_CHECKPOINT: u64 = 1_000;
 /// The longest note that is read.
 pub const MAX_NOTE: usize = 64 * 1024;
+/// How much of a file of notes is read for its newest ones: some hundreds.
+const TAIL: u64 = 64 * 1024;
 
 /// The size and root of a ledger's tree at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,6 +113,12 @@ impl SignedCheckpoint {
                 && signature.id == id
                 && key.verifies(self.body.as_bytes(), &signature.bytes)
         })
+    }
+
+    /// Signs that the ledger of this origin ends here.
+    pub(crate) fn of_head(origin: String, head: &Head, key: &SigningKeyFile) -> Self {
+        let (size, root) = (head.seq, head.frontier.root());
+        Self::sign(Checkpoint { origin, size, root }, key)
     }
 
     pub(crate) fn sign(checkpoint: Checkpoint, key: &SigningKeyFile) -> Self {
@@ -293,12 +301,7 @@ impl Notary {
 
     /// Signs the head and appends the note to the file and every witness.
     pub(crate) fn sign(&mut self, head: &Head) -> Result<SignedCheckpoint, SignError> {
-        let checkpoint = Checkpoint {
-            origin: self.origin.clone(),
-            size: head.seq,
-            root: head.frontier.root(),
-        };
-        let signed = SignedCheckpoint::sign(checkpoint, &self.key);
+        let signed = SignedCheckpoint::of_head(self.origin.clone(), head, &self.key);
         append(&self.signing.checkpoints, &signed)?;
         self.last = head.seq;
         self.forced = false;
@@ -318,6 +321,43 @@ pub(crate) fn read_notes(path: &Path) -> Result<String, SignError> {
             source,
         }),
     }
+}
+
+/// The checkpoints of an origin at the end of the file, in their order; what
+/// can't be understood has none.
+pub(crate) fn newest_notes(path: &Path, origin: &str) -> Result<Vec<SignedCheckpoint>, SignError> {
+    let text = read_tail(path).map_err(|source| SignError::Io {
+        path: path.to_owned(),
+        source,
+    })?;
+    let notes = parse_checkpoints(whole_notes(&text, origin)).unwrap_or_default();
+    let own = notes.into_iter();
+    Ok(own.filter(|it| it.checkpoint.origin == origin).collect())
+}
+
+/// The end of a file of notes, which may begin in the middle of one, or all of
+/// it with a blank line before it; empty if there is none yet.
+fn read_tail(path: &Path) -> io::Result<String> {
+    let mut file = match std::fs::File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
+        file => file?,
+    };
+    let from = file.metadata()?.len().saturating_sub(TAIL);
+    file.seek(SeekFrom::Start(from))?;
+    let mut tail = match from {
+        0 => b"\n\n".to_vec(),
+        _ => Vec::new(),
+    };
+    // What is appended meanwhile is the next reader's.
+    file.take(TAIL).read_to_end(&mut tail)?;
+    Ok(String::from_utf8_lossy(&tail).into_owned())
+}
+
+/// From the first note on that begins in the text, and is of this origin.
+fn whole_notes<'t>(text: &'t str, origin: &str) -> &'t str {
+    let begin = format!("\n\n{origin}\n");
+    let at = text.find(&begin).map(|at| at + 2);
+    at.and_then(|at| text.get(at..)).unwrap_or_default()
 }
 
 /// The size of the newest checkpoint of this ledger in the file; 0 if none.
@@ -438,6 +478,52 @@ mod tests {
                 .0,
             1
         );
+    }
+
+    /// However long the file has become, and whoever else's notes are in it.
+    #[test]
+    fn the_newest_notes_are_found_at_the_end_of_a_long_file() {
+        let (directory, key) = key();
+        let path = directory.path().join("checkpoints");
+        assert_eq!(newest_notes(&path, "none").unwrap(), vec![]);
+        let note = |ledger: u128, size: u64| {
+            let checkpoint = Checkpoint {
+                origin: origin(LedgerId::from_bits(ledger)),
+                size,
+                root: Digest::of(&size.to_be_bytes()),
+            };
+            SignedCheckpoint::sign(checkpoint, &key)
+        };
+        let own = origin(LedgerId::from_bits(1));
+        for size in 1..=3 {
+            append(&path, &note(1, size)).unwrap();
+        }
+        let few = newest_notes(&path, &own).unwrap();
+        assert_eq!(few, [1, 2, 3].map(|size| note(1, size)));
+        let mut text = std::fs::read_to_string(&path).unwrap();
+        let mut size = 3;
+        while text.len() < usize::try_from(3 * TAIL).unwrap() {
+            size += 1;
+            text.push_str(&format!("{}\n", note(u128::from(size % 2) + 1, size)));
+        }
+        std::fs::write(&path, &text).unwrap();
+        // Wherever the cut is.
+        for _ in 0..300 {
+            let found = newest_notes(&path, &own).unwrap();
+            let last = text.match_indices(&format!("{own}\n")).count();
+            assert!((10..last).contains(&found.len()), "{}", found.len());
+            let newest = if size % 2 == 0 { size } else { size - 1 };
+            assert_eq!(found.last(), Some(&note(1, newest)));
+            assert_eq!(
+                found.first(),
+                Some(&note(1, newest + 2 - 2 * found.len() as u64))
+            );
+            text.insert(0, 'x');
+            std::fs::write(&path, &text).unwrap();
+        }
+        text.push_str("rubbish\n");
+        std::fs::write(&path, &text).unwrap();
+        assert_eq!(newest_notes(&path, &own).unwrap(), vec![]);
     }
 
     #[test]

@@ -19,9 +19,8 @@ use fluffy_base::Digest;
 pub use growth::GrowthProof;
 pub use page::{ProvenPage, Stretch};
 
-use crate::checkpoint::{
-    self, Notary, ParseCheckpointError, SignError, SignedCheckpoint, Signing, parse_checkpoints,
-};
+use crate::chain::Head;
+use crate::checkpoint::{self, Notary, ParseCheckpointError, SignError, SignedCheckpoint, Signing};
 use crate::error::{AppendError, StoreError};
 use crate::event::Event;
 use crate::export::{MAX_LINE, ParseLineError, parse_line};
@@ -141,12 +140,12 @@ impl Ledger {
         signing: &Signing,
         archives: &[PathBuf],
     ) -> Result<Proof, ProveError> {
-        let checkpoint = self.checkpoint_covering(seq, signing)?;
-        let (size, root) = (checkpoint.checkpoint.size, checkpoint.checkpoint.root);
         let mut leaves = Leaves {
             engine: &self.shared.engine,
             archives,
         };
+        let checkpoint = self.covering(seq, signing, &mut leaves)?;
+        let (size, root) = (checkpoint.checkpoint.size, checkpoint.checkpoint.root);
         let event = if seq < self.first_hot()? {
             let archived = leaves.event(seq)?;
             archived.ok_or(ProveError::Archived { seq })?
@@ -169,7 +168,8 @@ impl Ledger {
     }
 
     /// The newest checkpoint of at least `seq` events that the ledger's key
-    /// signed; signs one, durably, if there is none.
+    /// signed, of those that were kept lately; signs one and keeps it, durably,
+    /// if there is none.
     ///
     /// # Errors
     /// There are fewer events, or no checkpoint can be signed.
@@ -178,31 +178,59 @@ impl Ledger {
         seq: u64,
         signing: &Signing,
     ) -> Result<SignedCheckpoint, ProveError> {
+        let mut leaves = Leaves {
+            engine: &self.shared.engine,
+            archives: &[],
+        };
+        self.covering(seq, signing, &mut leaves)
+    }
+
+    /// A checkpoint of all events there are, signed for whoever asks and kept
+    /// nowhere here: however often somebody asks, nothing fills up. What is
+    /// kept is signed every so many events, whoever asks.
+    ///
+    /// # Errors
+    /// There is no event, or no checkpoint can be signed.
+    pub fn checkpoint_of_all(&self, signing: &Signing) -> Result<SignedCheckpoint, ProveError> {
+        let key = SigningKeyFile::open_or_create(&signing.key).map_err(SignError::from)?;
+        let head = self.durable_head()?;
+        if head.seq == 0 {
+            return Err(ProveError::NoSuchEvent { seq: 0 });
+        }
+        let origin = checkpoint::origin(self.id());
+        Ok(SignedCheckpoint::of_head(origin, &head, &key))
+    }
+
+    fn covering(
+        &self,
+        seq: u64,
+        signing: &Signing,
+        leaves: &mut Leaves<'_>,
+    ) -> Result<SignedCheckpoint, ProveError> {
         let key = SigningKeyFile::open_or_create(&signing.key).map_err(SignError::from)?;
         let head = self.shared.engine.head()?;
         if seq == 0 || seq > head.seq {
             return Err(ProveError::NoSuchEvent { seq });
         }
-        let ours = |note: &SignedCheckpoint| {
-            let covered = seq..=head.seq;
-            covered.contains(&note.checkpoint.size) && note.is_signed_by(&key.public_key())
-        };
         let origin = checkpoint::origin(self.id());
-        let kept = checkpoint::read_notes(&signing.checkpoints)?;
-        let newest = parse_checkpoints(&kept)
-            .unwrap_or_default()
-            .into_iter()
-            .filter(|note| note.checkpoint.origin == origin && ours(note))
-            .max_by_key(|note| note.checkpoint.size);
-        if let Some(note) = newest {
-            return Ok(note);
+        let mut kept = checkpoint::newest_notes(&signing.checkpoints, &origin)?;
+        kept.retain(|note| (seq..=head.seq).contains(&note.checkpoint.size));
+        kept.sort_by_key(|note| std::cmp::Reverse(note.checkpoint.size));
+        for note in kept {
+            if note.is_signed_by(&key.public_key()) && is_of(&note, &head, leaves)? {
+                return Ok(note);
+            }
         }
-        // A checkpoint of events that a power cut could undo would accuse an
-        // honest ledger of truncation.
-        self.flush_blocking()?;
-        let head = self.shared.engine.head()?;
+        let head = self.durable_head()?;
         let mut notary = Notary::new(signing.clone(), self.id(), 0).map_err(SignError::from)?;
         Ok(notary.sign(&head)?)
+    }
+
+    /// The end of the chain, once it is on the disk: a checkpoint of events
+    /// that a power cut could undo would accuse an honest ledger of truncation.
+    fn durable_head(&self) -> Result<Head, ProveError> {
+        self.flush_blocking()?;
+        Ok(self.shared.engine.head()?)
     }
 
     /// A leaf that is gone because it was archived is no damage.
@@ -213,6 +241,26 @@ impl Ledger {
             }
             other => other.into(),
         }
+    }
+}
+
+/// Whether a checkpoint is of this history. A ledger that was put back to an
+/// earlier point has its own key's signatures on another one.
+fn is_of(
+    note: &SignedCheckpoint,
+    head: &Head,
+    leaves: &mut Leaves<'_>,
+) -> Result<bool, StoreError> {
+    let signed = &note.checkpoint;
+    let root = match signed.size == head.seq {
+        true => Ok(head.frontier.root()),
+        false => tree::range_root(leaves, 0, signed.size),
+    };
+    match root {
+        Ok(root) => Ok(root == signed.root),
+        // What it takes to tell was archived away.
+        Err(StoreError::SequenceGap { .. }) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

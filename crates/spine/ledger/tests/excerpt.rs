@@ -141,10 +141,14 @@ impl Stage {
         text: &str,
         key: Option<&PublicKey>,
     ) -> Result<ExcerptVerification, VerifyError> {
+        self.check_by(text, &key.copied().into_iter().collect::<Vec<_>>())
+    }
+
+    fn check_by(&self, text: &str, keys: &[PublicKey]) -> Result<ExcerptVerification, VerifyError> {
         let file = self.folder.path().join("file");
         fs::write(&file, text).unwrap();
         let shared = &["principal"];
-        verify_excerpt(&file, &ExcerptOptions { key, shared })
+        verify_excerpt(&file, &ExcerptOptions { keys, shared })
     }
 
     fn check(&self, lines: &[String]) -> ExcerptVerification {
@@ -292,6 +296,30 @@ fn what_somebody_else_signed_proves_nothing_to_who_has_the_key() {
     );
     assert_ne!(forged[0], ours[0]);
     assert_eq!(stage.found(&forged), Some((1, FindingKind::OtherLedger)));
+}
+
+/// Each server of a platform signs with a key of its own.
+#[test]
+fn one_of_several_pinned_keys_has_to_have_signed() {
+    let (stage, other, third) = (Stage::new(), Stage::new(), Stage::new());
+    for stage in [&stage, &other, &third] {
+        stage.grow(20);
+    }
+    let text = |stage: &Stage| stage.lines().join("\n") + "\n";
+    let keys = [stage.key(), other.key()];
+    for signer in [&stage, &other] {
+        let seen = stage.check_by(&text(signer), &keys).unwrap();
+        assert!(seen.is_sound(), "{seen:?}");
+        assert_eq!(seen.of.key, signer.key());
+    }
+    let seen = stage.check_by(&text(&third), &keys).unwrap();
+    let finding = seen.verdict.unwrap_err();
+    assert_eq!(finding.kind, FindingKind::BadSignature);
+    let named = third.key().to_string();
+    assert!(finding.detail.contains(&named), "{}", finding.detail);
+    // The control: it is sound to who has its key, too.
+    let all = [stage.key(), other.key(), third.key()];
+    assert!(stage.check_by(&text(&third), &all).unwrap().is_sound());
 }
 
 #[test]

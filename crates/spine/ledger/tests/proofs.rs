@@ -22,7 +22,7 @@ use fluffy_ledger::proof::{CheckProofError, GrowthProof, Proof, ProveError};
 use fluffy_ledger::verify::{
     FindingKind, Start, Verification, VerifyError, VerifyOptions, verify_path,
 };
-use fluffy_ledger::{Compression, Draft, ExportOptions, Source};
+use fluffy_ledger::{Batch, Compression, Draft, ExportOptions, Ledger, LedgerOptions, Source};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -56,6 +56,61 @@ fn every_event_can_be_proved_to_whoever_holds_the_key() {
             "{seq}"
         );
     }
+}
+
+/// The database was put back to an earlier point, and other events came; the
+/// checkpoints of before are in a file that was not put back.
+#[test]
+fn a_checkpoint_of_a_history_that_was_lost_is_not_handed_out() {
+    let site = HONEST.copy();
+    let backup = site.copy();
+    site.grow(401, 450, "lost");
+    let lost = parse_checkpoints(&site.checkpoints()).unwrap().pop();
+    let lost = lost.unwrap();
+    assert!(lost.checkpoint.size == 450 && lost.is_signed_by(&site.key()));
+    // The control: to its own history it belongs.
+    let ledger = site.open();
+    let covering = ledger.checkpoint_covering(445, &site.signing()).unwrap();
+    assert_eq!(covering, lost);
+    assert!(ledger.prove(445, &site.signing()).is_ok());
+    ledger.close().unwrap();
+    drop(ledger);
+
+    fs::remove_dir_all(site.ledger()).unwrap();
+    fs::rename(backup.ledger(), site.ledger()).unwrap();
+    let ledger = Ledger::open(&site.ledger(), LedgerOptions::default()).unwrap();
+    for (from, to) in [(401, 450), (451, 460)] {
+        let other = (from..=to).map(|number| draft(number, "other")).collect();
+        ledger.append_blocking(Batch::new(other)).unwrap();
+        let head = ledger.head().unwrap();
+        let covering = ledger.checkpoint_covering(450, &site.signing()).unwrap();
+        assert_eq!(covering.checkpoint.size, 450);
+        if head.seq == 450 {
+            assert_eq!(covering.checkpoint.root, head.root);
+        }
+        assert_ne!(covering.checkpoint.root, lost.checkpoint.root);
+        let proof = ledger.prove(445, &site.signing()).unwrap();
+        assert_eq!(proof.check(&site.key()), Ok(()));
+    }
+}
+
+#[test]
+fn a_checkpoint_of_all_is_signed_for_whoever_asks_and_kept_nowhere() {
+    let site = HONEST.copy();
+    let ledger = site.open();
+    let kept = site.checkpoints();
+    for number in 401..=410 {
+        ledger.append_blocking(draft(number, "more")).unwrap();
+        let all = ledger.checkpoint_of_all(&site.signing()).unwrap();
+        let head = ledger.head().unwrap();
+        let signed = (all.checkpoint.size, all.checkpoint.root);
+        assert_eq!(signed, (number, head.root));
+        assert!(all.is_signed_by(&site.key()));
+    }
+    assert_eq!(site.checkpoints(), kept);
+    let empty = Site::empty();
+    let refused = empty.open().checkpoint_of_all(&empty.signing());
+    assert!(matches!(refused, Err(ProveError::NoSuchEvent { seq: 0 })));
 }
 
 #[test]

@@ -6,11 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fluffy_api::node::{MAX_FROM_NODE, MAX_REPORTS, code_of, v1};
+use fluffy_base::SystemClock;
 use fluffy_image::Registries;
+use fluffy_server::node::NodeServer;
 use http_body_util::Full;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tonic::Code;
 use v1::node_message::Message as Said;
 
@@ -250,4 +253,55 @@ async fn who_does_not_read_is_let_go() {
     let ended = stuck.end().await;
     assert!(code_of(&ended).is_none_or(|code| code == "slow_reader"));
     cluster.session(&slow).await;
+}
+
+/// Connects to a server from another address of this machine.
+async fn from(last: u8, cluster: &Cluster) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(([127, 0, 0, last], 0).into()).unwrap();
+    let server = ([127, 0, 0, 1], cluster.port).into();
+    socket.connect(server).await.unwrap()
+}
+
+/// Whoever opens connections and says nothing has a part of them at most; nodes
+/// that showed who they are have them all, from whatever address.
+#[tokio::test]
+async fn strangers_of_one_address_do_not_keep_nodes_out() {
+    let names = ["localhost".to_owned()];
+    let cluster = Cluster::start_as(|desk, authority| {
+        let server = NodeServer::new(desk, Arc::new(SystemClock), authority, &names);
+        server.unwrap().with_connections(8)
+    })
+    .await;
+    let member = cluster.member();
+    let confirm = v1::ConfirmRequest {
+        node_id: member.node.to_string(),
+    };
+    let mut strangers = Vec::new();
+    for _ in 0..6 {
+        strangers.push(from(2, &cluster).await);
+    }
+    for _ in 0..20 {
+        // It has its share.
+        let mut more = from(2, &cluster).await;
+        let read = timeout(Duration::from_secs(5), more.read(&mut [0])).await;
+        assert!(matches!(read, Ok(Ok(0) | Err(_))), "{read:?}");
+    }
+    let mut client = cluster.client(&member).await;
+    client.confirm(confirm.clone()).await.unwrap();
+    drop(client);
+    // The control: two addresses take all there are, and a node waits.
+    for _ in 0..2 {
+        strangers.push(from(3, &cluster).await);
+    }
+    let soon = Duration::from_millis(500);
+    assert!(timeout(soon, cluster.client(&member)).await.is_err());
+    drop(strangers);
+    // Many nodes are behind one address.
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        let mut client = cluster.client(&member).await;
+        client.confirm(confirm.clone()).await.unwrap();
+        clients.push(client);
+    }
 }

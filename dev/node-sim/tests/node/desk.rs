@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use fluffy_api::node::{EnrolmentToken, v1};
+use fluffy_api::node::{EnrolmentToken, PENDING, v1};
 use fluffy_base::Digest;
 use fluffy_base::id::{EnrollmentTokenId, EnvId, NodeId, OrgId};
 use fluffy_contract::BoxFuture;
 use fluffy_server::logs::{Printer, Source};
 use fluffy_server::node::{
-    Desk, DeskError, Enrolment, Opened, Orders, Place, RefusedEnrolment, Role, Standing, Token,
+    Approval, Desk, DeskError, Enrolment, Machine, Opened, Orders, Place, RefusedEnrolment, Role,
+    Standing, Token,
 };
 use tokio::sync::watch;
 use zeroize::Zeroizing;
@@ -26,6 +27,10 @@ pub(crate) struct Inner {
     tokens: HashMap<Digest, (Token, bool)>,
     pub(crate) nodes: BTreeMap<NodeId, Known>,
     pub(crate) refused: Vec<RefusedEnrolment>,
+    /// The keys of machines that asked to be approved.
+    pub(crate) asked: Vec<Digest>,
+    /// What the next of them are told instead.
+    pub(crate) hiccups: Vec<&'static str>,
     overlay_keys: HashSet<[u8; 32]>,
     pub(crate) secrets: HashMap<String, Vec<u8>>,
     pub(crate) fetched: Vec<(NodeId, String)>,
@@ -67,9 +72,20 @@ impl TestDesk {
     pub(crate) fn new_token(&self, seed: u8, role: Role, place: Place) -> EnrolmentToken {
         let token = EnrolmentToken::of(&[seed; 32]);
         let id = EnrollmentTokenId::from_bits(seed.into());
-        let known = (Token { id, role, place }, false);
-        self.lock().tokens.insert(token.hash(), known);
+        let known = Token {
+            id,
+            role,
+            place,
+            approval: Approval::Settled,
+        };
+        self.lock().tokens.insert(token.hash(), (known, false));
         token
+    }
+
+    /// Has a token take an approval, or have it.
+    pub(crate) fn approve(&self, token: &EnrolmentToken, approval: Approval) {
+        let mut inner = self.lock();
+        inner.tokens.get_mut(&token.hash()).unwrap().0.approval = approval;
     }
 
     /// Whether a token is used up.
@@ -192,16 +208,35 @@ impl Desk for TestDesk {
         ready(Ok(found))
     }
 
+    fn ask(&self, machine: Machine) -> BoxFuture<'_, Result<(), DeskError>> {
+        let mut inner = self.lock();
+        inner.asked.push(machine.key);
+        if let Some(code) = inner.hiccups.pop() {
+            return ready(Err(no(code)));
+        }
+        let mut tokens = inner.tokens.values_mut();
+        let token = tokens.find(|(token, used)| token.id == machine.token && !used);
+        let said = match token {
+            None => Err(no("enroll_denied")),
+            Some((token, _)) if token.approval == Approval::Settled => Ok(()),
+            Some((token, _)) => {
+                token.approval = Approval::Awaited;
+                Err(no(PENDING))
+            }
+        };
+        ready(said)
+    }
+
     fn enrol(&self, enrolment: Enrolment) -> BoxFuture<'_, Result<v1::Overlay, DeskError>> {
         let mut inner = self.lock();
         let mut tokens = inner.tokens.values_mut();
-        let token = tokens.find(|(token, _)| token.id == enrolment.token);
+        let token = tokens.find(|(token, _)| token.id == enrolment.machine.token);
         let token = token.filter(|(_, used)| !used);
         let Some((_, used)) = token else {
             return ready(Err(no("enroll_denied")));
         };
         *used = true;
-        if !inner.overlay_keys.insert(enrolment.overlay_key) {
+        if !inner.overlay_keys.insert(enrolment.machine.overlay_key) {
             return ready(Err(no("enroll_duplicate")));
         }
         drop(inner);

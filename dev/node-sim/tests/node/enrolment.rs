@@ -1,14 +1,16 @@
 //! Who becomes a node, and what uses a token up.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fluffy_api::node::dial::{Channel, Trust, dial};
-use fluffy_api::node::{EnrolmentToken, PROTOCOL, Transcript, code_of, v1};
-use fluffy_base::Digest;
+use fluffy_api::node::join::{EnrolError, enrol_patiently};
+use fluffy_api::node::{EnrolmentToken, PENDING, PROTOCOL, Transcript, code_of, v1};
 use fluffy_base::id::{LedgerId, NodeId};
+use fluffy_base::{Clock as _, Digest, SystemClock};
 use fluffy_node_sim::{Enrolling, enrol, now_ms, signing_request};
-use fluffy_server::node::{Authority, Place, Role};
+use fluffy_server::node::{Approval, Authority, NodeServer, Place, Role};
 use rcgen::KeyPair;
 use ring::agreement::{EphemeralPrivateKey, UnparsedPublicKey, X25519, agree_ephemeral};
 use ring::rand::SystemRandom;
@@ -19,7 +21,7 @@ use v1::enroll_request::Step as Asked;
 use v1::enroll_response::Step as Told;
 use v1::enrolment_client::EnrolmentClient;
 
-use crate::kit::{Cluster, before, streaming};
+use crate::kit::{Cluster, LONG, before, streaming, until};
 
 const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -236,6 +238,116 @@ async fn a_machine_that_nobody_reaches_keeps_its_token() {
     assert_eq!(crafted.outcome(&cluster).await, "enroll_unreachable");
     assert!(!cluster.desk.is_used(&token));
     assert_eq!(outcome(&enrolling(&cluster, &token)).await, "enrolled");
+}
+
+/// The server's and the network's hiccups cost a machine that waits nothing.
+#[tokio::test]
+async fn a_machine_that_waits_outlasts_what_passes() {
+    let cluster = Cluster::start().await;
+    let careful = |seed| {
+        let token = cluster.desk.new_token(seed, Role::Worker, Place::Reachable);
+        cluster.desk.approve(&token, Approval::Needed);
+        token
+    };
+    let code = |error: EnrolError| match error {
+        EnrolError::Refused(status) => code_of(&status).unwrap().to_owned(),
+        error => panic!("{error:?}"),
+    };
+    // The control: nobody waits who was never told to.
+    let token = careful(1);
+    cluster.desk.lock().hiccups.push("overlay_full");
+    let outcome = enrol_patiently(&enrolling(&cluster, &token), LONG, |_| {}).await;
+    assert_eq!(code(outcome.unwrap_err()), "overlay_full");
+    cluster.desk.lock().asked.clear();
+
+    let told = Arc::new(Mutex::new(0));
+    let waits = {
+        let (enrolling, told) = (enrolling(&cluster, &token), Arc::clone(&told));
+        tokio::spawn(async move {
+            enrol_patiently(&enrolling, LONG, |_| *told.lock().unwrap() += 1).await
+        })
+    };
+    let has_asked = |times| move |cluster: &Cluster| cluster.desk.lock().asked.len() >= times;
+    until("it waits", || has_asked(1)(&cluster)).await;
+    cluster.desk.lock().hiccups.push("overlay_full");
+    until("it heard that there is no room", || has_asked(2)(&cluster)).await;
+    assert!(!waits.is_finished());
+    cluster.desk.approve(&token, Approval::Settled);
+    waits.await.unwrap().unwrap();
+    assert_eq!(*told.lock().unwrap(), 1, "it is told once");
+    // With the same key each time: it is what was approved.
+    let asked = cluster.desk.lock().asked.clone();
+    assert!(asked.iter().all(|key| *key == asked[0]), "{asked:?}");
+    // What is no hiccup ends it.
+    let token = careful(2);
+    let waits = {
+        let enrolling = enrolling(&cluster, &token);
+        tokio::spawn(async move { enrol_patiently(&enrolling, LONG, |_| {}).await })
+    };
+    until("the other waits", || has_asked(asked.len() + 1)(&cluster)).await;
+    cluster.desk.lock().hiccups.push("enroll_policy");
+    let outcome = waits.await.unwrap();
+    assert_eq!(code(outcome.unwrap_err()), "enroll_policy");
+}
+
+#[tokio::test]
+async fn a_machine_is_reached_when_it_asks_and_when_it_joins_and_not_while_it_waits() {
+    let cluster = Cluster::start().await;
+    let token = cluster.desk.new_token(1, Role::Worker, Place::Reachable);
+    // It listens, and answers nothing.
+    let mute = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let ask = async || {
+        let mut crafted = Crafted::new(&token);
+        crafted.begin.underlay = Some(v1::Underlay {
+            endpoint: mute.local_addr().unwrap().to_string(),
+            behind_nat: false,
+        });
+        crafted.outcome(&cluster).await
+    };
+    for (approval, outcome) in [
+        (Approval::Needed, "enroll_unreachable"),
+        (Approval::Awaited, PENDING),
+        (Approval::Settled, "enroll_unreachable"),
+    ] {
+        cluster.desk.approve(&token, approval);
+        assert_eq!(ask().await, outcome, "{approval:?}");
+    }
+    let inner = cluster.desk.lock();
+    assert_eq!(inner.asked.len(), 1, "an operator sees who is reached");
+    assert_eq!(inner.refused.len(), 2, "who waits was refused nothing");
+}
+
+/// A server without its master keys lets nobody in, and who waits for a person
+/// goes on waiting; none of it fills the ledger, however often they ask.
+#[tokio::test]
+async fn who_waits_at_a_sealed_server_is_not_put_on_record_again_and_again() {
+    let names = ["localhost".to_owned()];
+    let cluster = Cluster::start_as(|desk, authority| {
+        let own = authority.server(&names, SystemClock.now()).unwrap();
+        let cluster = authority.cluster();
+        NodeServer::sealed(desk, Arc::new(SystemClock), cluster, own, &names).unwrap()
+    })
+    .await;
+    let token = cluster.desk.new_token(1, Role::Worker, Place::Anywhere);
+    let refused = || cluster.desk.lock().refused.len();
+    for (approval, outcome, recorded) in [
+        (Approval::Needed, PENDING, 0),
+        (Approval::Awaited, PENDING, 0),
+        (Approval::Settled, "enroll_retry", 1),
+    ] {
+        for _ in 0..3 {
+            cluster.desk.approve(&token, approval);
+            assert_eq!(Crafted::new(&token).outcome(&cluster).await, outcome);
+        }
+        assert_eq!(refused(), recorded, "{approval:?}");
+    }
+    // The control: what is wrong is on record each time.
+    let unknown = EnrolmentToken::of(&[9; 32]);
+    for recorded in 2..5 {
+        let outcome = Crafted::new(&unknown).outcome(&cluster).await;
+        assert_eq!((outcome.as_str(), refused()), ("enroll_denied", recorded));
+    }
+    assert!(!cluster.desk.is_used(&token));
 }
 
 #[tokio::test]

@@ -44,13 +44,23 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) async fn start() -> Self {
+        let names = ["localhost".to_owned()];
+        Self::start_as(|desk, authority| {
+            NodeServer::new(desk, Arc::new(SystemClock), authority, &names).unwrap()
+        })
+        .await
+    }
+
+    /// The same, of a server that is made so.
+    pub(crate) async fn start_as(
+        make: impl FnOnce(Arc<TestDesk>, Authority) -> NodeServer,
+    ) -> Self {
         let desk = Arc::new(TestDesk::default());
         // Old enough for certificates that have ended.
         let founded = before(DAY * 200);
         let authority = Authority::found(LedgerId::from_bits(7), founded).unwrap();
         let copy = Authority::from_bytes(&authority.to_bytes()).unwrap();
-        let (asked, clock) = (Arc::clone(&desk), Arc::new(SystemClock));
-        let server = NodeServer::new(asked, clock, copy, &["localhost".to_owned()]).unwrap();
+        let server = make(Arc::clone(&desk), copy);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let serving = tokio::spawn(serve(server.clone(), listener));

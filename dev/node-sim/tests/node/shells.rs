@@ -16,11 +16,11 @@ use fluffy_server::credential::recognise;
 use fluffy_server::gateway;
 use fluffy_server::http::{Asked, Backend as _, OpenExec, OpenedExec, Opening};
 use serde_json::{Value, json};
-use tokio::io::DuplexStream;
+use tokio::io::{AsyncReadExt as _, DuplexStream};
 use tokio::time::timeout;
 
 use crate::kit::{Sim, until};
-use crate::whole::{Replica, join};
+use crate::whole::{Replica, control, join};
 
 const ENV: [&str; 3] = ["local", "shop", "dev"];
 
@@ -249,6 +249,56 @@ async fn a_command_ends_soon_after_its_owner_may_no_longer_run_it() {
     let again = other.ask(&replica, &instances[1]).await;
     assert!(again.open(&replica).await.is_ok());
     drop((client, sim));
+    replica.server.stop().await;
+}
+
+/// A replica that does not follow the ledger hears of no revocation: what it
+/// carries goes on for a while, and no longer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_ends_when_nobody_can_say_whether_it_may_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut replica = Replica::start(&folder, 0).await;
+    let sims = folder.path().join("sim");
+    let sim = join(&replica.home(&sims), &[replica.token().await], 1);
+    let instances = running(&replica, 1).await;
+    let robot = Robot::new(&replica, "robot").await;
+    let patient = robot.ask(&replica, &instances[0]).await;
+    let mut calm = patient.carry(&replica).await;
+    replica.control = control(&replica, &folder, Duration::from_secs(3));
+    let short = robot.ask(&replica, &instances[0]).await;
+    let mut client = short.carry(&replica).await;
+    let sequencer = replica.server.platform().sequencer().clone();
+    assert_eq!(short.state(&replica), (ExecState::Connected, None));
+
+    // What was decided since is kept from whoever looks.
+    sequencer.hold();
+    let lost = Instant::now();
+    replica
+        .write(Operation::RevokeToken, &["local", &robot.token], json!({}))
+        .await;
+    let mut rest = Vec::new();
+    timeout(SOON * 6, client.read_to_end(&mut rest))
+        .await
+        .expect("its client is sent away")
+        .unwrap();
+    assert!(
+        lost.elapsed() >= Duration::from_secs(2),
+        "{:?}",
+        lost.elapsed()
+    );
+    // Who has more patience goes on meanwhile, and then hears of it.
+    let (mut some, short_while) = ([0; 256], Duration::from_millis(100));
+    while let Ok(read) = timeout(short_while, calm.read(&mut some)).await {
+        assert_ne!(read.unwrap(), 0, "it has ended");
+    }
+    sequencer.release();
+    for session in [&patient, &short] {
+        until("the command has ended", || {
+            session.state(&replica).0 == ExecState::Ended
+        })
+        .await;
+    }
+    drop((client, calm, sim));
     replica.server.stop().await;
 }
 

@@ -301,17 +301,23 @@ async fn nodes_join_run_what_is_deployed_and_are_shut_out() {
     replica.server.stop().await;
 }
 
-/// Serves the control plane of a replica on a socket.
-pub(crate) async fn serve(replica: &mut Replica, folder: &TempDir) -> PathBuf {
+/// The control plane of a replica once more, whose commands end when it has not
+/// followed the ledger for so long.
+pub(crate) fn control(replica: &Replica, folder: &TempDir, patience: Duration) -> Control {
     let platform = replica.platform().clone();
     let (safe, _) = Safe::open(platform.aside().clone(), &folder.path().join("keys"));
     let nodes = replica.door.server().clone();
     let logs = nodes.logs();
-    let execs = Execs::new(platform.clone(), safe.clone(), nodes);
+    let execs = Execs::new(platform.clone(), safe.clone(), nodes).with_patience(patience);
     let find_image: fluffy_server::material::FindImage =
         Arc::new(|wanted| Box::pin(async move { Ok(image(&wanted.name)) }));
     let workshop = Workshop::new(Hashes::new(platform.aside().clone()), safe, find_image);
-    let control = Control::new(platform, workshop, (execs, logs), None);
+    Control::new(platform, workshop, (execs, logs), None)
+}
+
+/// Serves the control plane of a replica on a socket.
+pub(crate) async fn serve(replica: &mut Replica, folder: &TempDir) -> PathBuf {
+    let control = control(replica, folder, Duration::from_secs(60));
     let service = HttpService::new(control, fluffy_server::http::Options::default());
     let path = folder.path().join("api.sock");
     let listener = Listener::Local(UnixListener::bind(&path).unwrap());

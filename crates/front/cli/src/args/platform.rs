@@ -458,8 +458,9 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) keys: Option<PathBuf>,
     /// Wait for the custodians of the master key, who bring their shares by
-    /// `fluffy server unseal`; nothing of it is on a disk
-    #[arg(long, conflicts_with = "keys")]
+    /// `fluffy server unseal`; nothing of it is on a disk, which is made sure of
+    /// where --keys says, too
+    #[arg(long)]
     pub(crate) unseal: bool,
     /// Listen here for people and programs, with TLS
     #[arg(long, value_name = "ADDRESS", default_value = "[::]:7443")]

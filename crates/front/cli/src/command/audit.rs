@@ -10,6 +10,7 @@ mod tail;
 mod verify;
 
 use fluffy_ledger::Ledger;
+use fluffy_report::{ExitCode, Report};
 
 use crate::args::{AuditCommand, LedgerArg};
 use crate::command::{Outcome, ledger};
@@ -41,6 +42,7 @@ pub(crate) fn run(session: &Session, command: AuditCommand) -> Outcome {
             follow,
             export: None,
         } => {
+            let key = only(key)?;
             let wanted = verify::Wanted {
                 extent: extent.into(),
                 against,
@@ -53,7 +55,7 @@ pub(crate) fn run(session: &Session, command: AuditCommand) -> Outcome {
             export: Some(export),
             key,
             ..
-        } => excerpt::run(session, &export, key.as_deref()),
+        } => excerpt::run(session, &export, &key),
         AuditCommand::Prove { seq, output } => proof::prove(session, seq, output.as_deref()),
         AuditCommand::CheckProof { file, key } => proof::check(session, &file, key.as_deref()),
         AuditCommand::Export { ledger, output } => export::run(session, &ledger, output.as_deref()),
@@ -62,6 +64,20 @@ pub(crate) fn run(session: &Session, command: AuditCommand) -> Outcome {
             from,
             count,
         } => tail::run(session, &ledger, &tail::Wanted { from, count }),
+    }
+}
+
+/// The key of a ledger, which has one; exports have that of who made them.
+fn only(keys: Vec<String>) -> Result<Option<String>, Failure> {
+    let mut keys = keys.into_iter();
+    let key = keys.next();
+    match keys.next() {
+        None => Ok(key),
+        Some(_) => Err(
+            Report::new(ExitCode::Usage, "a ledger is held against one key")
+                .fix("name one by --key; several are for --export")
+                .into(),
+        ),
     }
 }
 

@@ -161,6 +161,10 @@ const TYPED: &[(&str, &str)] = &[
     ("orgs create acme --display-name Acme", "createOrg"),
     ("orgs describe acme", "getOrg"),
     ("orgs update acme --display-name Acme", "updateOrg"),
+    (
+        "orgs update acme --legal-hold-until 2030-01-01T00:00:00Z",
+        "updateOrg",
+    ),
     ("orgs policy show", "getPolicy"),
     ("quotas set apps=5 memory=8GiB cpu=none", "setQuotas"),
     ("members add a@example.com --role developer", "addMember"),
@@ -168,7 +172,7 @@ const TYPED: &[(&str, &str)] = &[
         "members add --principal usr_1 --role viewer --app shop --env dev",
         "addMember",
     ),
-    ("members list --app shop", "listMembers"),
+    ("members list --app shop --status invited", "listMembers"),
     ("members update mem_1 --role admin", "updateMember"),
     ("members remove mem_1 --yes", "removeMember"),
     (
@@ -194,6 +198,8 @@ const TYPED: &[(&str, &str)] = &[
         "envs create prod --protected --allow-shared-kernel=false",
         "createEnv",
     ),
+    ("envs list --status deleting", "listEnvs"),
+    ("envs update prod --display-name Live", "updateEnv"),
     ("envs delete prod --yes", "deleteEnv"),
     ("releases list --status available", "listReleases"),
     (
@@ -202,7 +208,7 @@ const TYPED: &[(&str, &str)] = &[
     ),
     ("releases block rel_1 --reason broken", "blockRelease"),
     (
-        "deploys list --status rolling --kind rollback",
+        "deploys list --status rolling --kind rollback --process web",
         "listDeploys",
     ),
     ("deploys pause dep_1", "pauseDeploy"),
@@ -241,6 +247,7 @@ const TYPED: &[(&str, &str)] = &[
     ),
     ("snapshots create data --note weekly", "createSnapshot"),
     ("snapshots restore snap_1 --name copy", "restoreSnapshot"),
+    ("snapshots delete snap_1 --yes", "deleteSnapshot"),
     ("restores list", "listRestores"),
     (
         "events list --after 5 --types app.* --app shop",
@@ -249,6 +256,10 @@ const TYPED: &[(&str, &str)] = &[
     ("events audit", "listAudit"),
     ("events rebuild --view apps", "rebuildViews"),
     ("events views", "getProjections"),
+    (
+        "events platform --after 5 --types node.*",
+        "listPlatformEvents",
+    ),
     ("nodes list --status active", "listNodes"),
     (
         "nodes drain node_1 --no-wait --leave-stateful --deadline 10m",
@@ -677,6 +688,55 @@ fn changes_are_lines_when_watched() {
     assert_eq!(lines[2]["data"]["name"], "b");
 }
 
+/// Each event is a row of its own, in the order in which they happened, and
+/// what is watched goes on where the stream broke.
+#[test]
+fn events_are_watched_one_by_one() {
+    let of_audit = |seq: u64| {
+        let event = json!({"seq": seq, "org_id": "org_1", "env_id": "env_1"});
+        json!({"event": event, "decision": null, "verification": "verified"})
+    };
+    let plain = |seq: u64| json!({"seq": seq, "org_id": "org_1", "env_id": "env_1"});
+    type Shown = fn(u64) -> Value;
+    let commands: [(&[&str], Shown); 3] = [
+        (&["events", "list"], plain),
+        (&["events", "audit"], of_audit),
+        (&["events", "platform"], plain),
+    ];
+    for (words, shown) in commands {
+        let change = move |kind: &str, seq: u64| {
+            let data = match kind {
+                "upsert" => shown(seq),
+                _ => json!({"seq": seq}),
+            };
+            format!("event: {kind}\nid: {seq}\ndata: {data}\n\n")
+        };
+        let (site, double) = local(move |asked| {
+            let text = |all: &[String]| Reply::Stream(all.concat());
+            match asked.headers.get("last-event-id").map(String::as_str) {
+                None => text(&[
+                    change("upsert", 9),
+                    change("synced", 9),
+                    change("upsert", 10),
+                ]),
+                Some("10") => text(&[change("synced", 10), change("upsert", 11)]),
+                _ => refused("forbidden"),
+            }
+        });
+        let words = [words, &["--watch", "-q"][..]].concat();
+        let finished = site.ends(3, &words);
+        let seqs: Vec<&str> = finished
+            .stdout
+            .lines()
+            .filter(|it| !it.is_empty())
+            .collect();
+        // After each change all that is known is shown anew.
+        let all = ["9", "9", "10", "9", "10", "9", "10", "11"];
+        assert_eq!(seqs, all, "{words:?}");
+        assert_eq!(double.asked().len(), 3);
+    }
+}
+
 #[test]
 fn events_are_followed_across_a_broken_stream() {
     let event = |seq: u64| {
@@ -736,6 +796,28 @@ fn logs_are_followed_across_a_broken_stream_and_what_was_lost_is_said() {
     );
     // Who goes on gets all that came meanwhile.
     assert!(!asked[1].contains("tail"), "{asked:?}");
+}
+
+#[test]
+fn logs_are_only_their_lines_when_quiet() {
+    let (site, _double) = local(|_| {
+        let line = |text: &str, dropped: u64| {
+            json!({
+                "at": "2026-01-01T00:00:00Z", "process": "web", "instance_id": "inst_1",
+                "stream": "stdout", "line": text, "truncated": false, "seq": 1,
+                "dropped": dropped,
+            })
+        };
+        Reply::Json(
+            200,
+            json!({"items": [line("first", 0), line("", 0), line("last", 3)]}),
+        )
+    });
+    let shown = site.succeeds(&["logs", "--app", "shop", "-q"]);
+    assert_eq!(shown, "first\n\nlast\n");
+    // The control: otherwise it is said that some were lost.
+    let shown = site.succeeds(&["logs", "--app", "shop"]);
+    assert!(shown.contains("3 lines were lost"), "{shown}");
 }
 
 #[test]

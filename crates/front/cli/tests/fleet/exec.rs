@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -18,7 +19,7 @@ use fluffy_test_kit::{Acceptance, Limit};
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::ring;
@@ -55,8 +56,14 @@ struct Session {
     token: String,
 }
 
-/// Opens the WebSocket of a session, as any client does.
+/// Opens the WebSocket of a session, as any client does, each from an address
+/// of its own: so nobody pays for what others tried.
 async fn connect(fleet: &Fleet, session: &str, token: Option<&str>, shown: Shown) -> Opened {
+    static CLIENTS: AtomicU8 = AtomicU8::new(2);
+    let client = CLIENTS.fetch_add(1, Ordering::Relaxed);
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(([127, 0, 0, client], 0).into()).unwrap();
+    let server = fleet.servers[ASKED].api.parse().unwrap();
     let mut roots = RootCertStore::empty();
     let ca = CertificateDer::from_pem_slice(fleet.ca.as_bytes()).unwrap();
     roots.add(ca).unwrap();
@@ -65,7 +72,7 @@ async fn connect(fleet: &Fleet, session: &str, token: Option<&str>, shown: Shown
         .unwrap()
         .with_root_certificates(roots)
         .with_no_client_auth();
-    let stream = TcpStream::connect(&fleet.servers[ASKED].api).await.unwrap();
+    let stream = socket.connect(server).await.unwrap();
     let name = ServerName::try_from("localhost").unwrap();
     let tls = TlsConnector::from(Arc::new(config));
     let mut stream = tls.connect(name, stream).await.unwrap();

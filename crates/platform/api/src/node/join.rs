@@ -87,8 +87,20 @@ pub enum EnrolError {
     Protocol(&'static str),
 }
 
-/// How often a machine asks again that waits to be approved.
-const AGAIN: Duration = Duration::from_secs(2);
+/// How long a machine that waits to be approved pauses before it asks again: at
+/// first, and in the end.
+const AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(15));
+
+/// What it is told while it waits, and what passes: a server that is busy or
+/// sealed, a cluster that is full, a network that lost three datagrams. Its key
+/// is what was approved, so it gives up only what it can't get any more.
+const PASSING: [&str; 5] = [
+    PENDING,
+    "enroll_retry",
+    "enroll_unreachable",
+    "overlay_full",
+    "rate_limited",
+];
 
 /// A machine that waits until an operator approves it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,7 +121,8 @@ pub async fn enrol(enrolling: &Enrolling) -> Result<Enrolled, EnrolError> {
 }
 
 /// Enrols, and waits so long while an operator has to approve the machine,
-/// which is told once. A server that goes away meanwhile is asked again.
+/// which is told once. A server that goes away meanwhile is asked again, and
+/// so is one that can't let it in for now.
 ///
 /// # Errors
 /// See [`EnrolError`]; `enroll_pending` if nobody decided in time.
@@ -121,6 +134,7 @@ pub async fn enrol_patiently(
     let machine = Machine::new(enrolling).await?;
     let deadline = Instant::now() + patience;
     let mut is_known = false;
+    let mut pause = AGAIN.0;
     loop {
         let error = match machine.ask(enrolling).await {
             Ok(enrolled) => return Ok(enrolled),
@@ -136,11 +150,18 @@ pub async fn enrol_patiently(
                 key: Digest::of(machine.key.public_key_raw()),
             });
         }
-        if !is_known || !error.may_pass() || Instant::now() + AGAIN > deadline {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if !is_known || !error.may_pass() || left.is_zero() {
             return Err(error);
         }
-        sleep(AGAIN).await;
+        sleep(pause.min(left)).await;
+        pause = longer(pause);
     }
+}
+
+/// The pause after this one.
+fn longer(pause: Duration) -> Duration {
+    pause.saturating_mul(2).min(AGAIN.1)
 }
 
 impl EnrolError {
@@ -149,7 +170,7 @@ impl EnrolError {
         match self {
             Self::Dial(_) => true,
             Self::Refused(status) => match code_of(status) {
-                Some(code) => [PENDING, "enroll_retry"].contains(&code),
+                Some(code) => PASSING.contains(&code),
                 // No word of the server, but of the connection.
                 None => true,
             },
@@ -335,4 +356,38 @@ async fn answering(
         }
     });
     Ok((underlay, Some(Answering(task))))
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Code;
+
+    use super::super::refusal;
+    use super::*;
+
+    #[test]
+    fn a_machine_that_waits_goes_on_until_it_is_refused() {
+        let passes = |code| EnrolError::Refused(refusal(Code::Unavailable, code, "")).may_pass();
+        for code in PASSING {
+            assert!(passes(code), "{code}");
+        }
+        for code in [
+            "enroll_bad_request",
+            "enroll_denied",
+            "enroll_duplicate",
+            "enroll_policy",
+            "enroll_proof_failed",
+        ] {
+            assert!(!passes(code), "{code}");
+        }
+        assert!(EnrolError::Refused(Status::cancelled("a cable")).may_pass());
+        assert!(!EnrolError::Keys.may_pass());
+    }
+
+    #[test]
+    fn it_asks_less_and_less_often() {
+        let pauses = std::iter::successors(Some(AGAIN.0), |pause| Some(longer(*pause)));
+        let seconds: Vec<u64> = pauses.take(6).map(|pause| pause.as_secs()).collect();
+        assert_eq!(seconds, [2, 4, 8, 15, 15, 15]);
+    }
 }

@@ -55,6 +55,7 @@ const WORDS: &[(&str, Belongs)] = &[
     ("envs", Belongs::Everywhere),
     ("events", Belongs::Everywhere),
     ("events archive", Belongs::Scripts),
+    ("events platform", Belongs::Scripts),
     ("events rebuild", Belongs::Scripts),
     ("events verify", Belongs::Scripts),
     ("events views", Belongs::Scripts),

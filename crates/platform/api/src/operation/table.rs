@@ -83,7 +83,7 @@ operations! {
             .errors(&["name_taken"]).cli("orgs create");
     GetOrg "Shows an org."
         read("getOrg", org!("")).can("org.read").gives::<Org>().cli("orgs describe");
-    UpdateOrg "Changes an org."
+    UpdateOrg "Changes an org; its legal hold is for operators of the platform: `ledger.admin`."
         change("updateOrg", Method::Patch, org!("")).can("org.admin").takes::<UpdateOrg>()
             .gives::<Org>().cli("orgs update");
     GetQuotas "Shows the limits of an org and what it uses."
@@ -208,7 +208,8 @@ operations! {
     DeleteApp "Deletes an app without envs."
         delete("deleteApp", app!("")).can("app.delete").errors(&["not_empty"]).cli("apps delete");
     ListEnvs "Lists the envs of an app."
-        list("listEnvs", app!("/envs")).can("env.read").gives::<List<Env>>().query(TIMES)
+        list("listEnvs", app!("/envs")).can("env.read").gives::<List<Env>>()
+            .query(&[one_of("status", &["active", "deleting"]), AFTER, BEFORE])
             .cli("envs list");
     CreateEnv "Creates an env."
         create("createEnv", app!("/envs")).can("env.create").takes::<CreateEnv>().gives::<Env>()
@@ -230,8 +231,10 @@ operations! {
     CreateRelease "Registers an image and a manifest as a release."
         create("createRelease", app!("/releases")).can("release.create").takes::<CreateRelease>()
             .gives::<Release>()
-            .errors(&["arch_unavailable", "image_auth_failed", "image_too_large", "image_unresolvable", "manifest_invalid"])
-            .cli("releases create");
+            .errors(&[
+                "arch_unavailable", "image_auth_failed", "image_too_large", "image_unresolvable",
+                "manifest_invalid", "quota_exceeded",
+            ]).cli("releases create");
     GetRelease "Shows a release."
         read("getRelease", app!("/releases/{release}")).can("release.read").gives::<Release>()
             .cli("releases describe");
@@ -249,6 +252,7 @@ operations! {
             .query(&[
                 one_of("status", DEPLOY_STATUS),
                 one_of("kind", &["deploy", "rollback", "restart"]),
+                text("process", "Only those that are about this process type."),
                 AFTER,
                 BEFORE,
             ]).cli("deploys list");
@@ -256,8 +260,8 @@ operations! {
         create("createDeploy", in_env!("/deploys")).can("env.deploy").key_required()
             .takes::<CreateDeploy>().gives::<Deploy>()
             .errors(&[
-                "E_VOLUME_REPLICA_LIMIT", "manifest_invalid", "no_capacity_disk", "quota_exceeded",
-                "release_blocked", "route_target_missing", "scale_out_of_bounds",
+                "E_VOLUME_REPLICA_LIMIT", "manifest_invalid", "name_taken", "no_capacity_disk",
+                "quota_exceeded", "release_blocked", "route_target_missing", "scale_out_of_bounds",
                 "secrets_missing", "volume_constraints_invalid", "volume_size_change_unsupported",
             ]).cli("deploy");
     GetDeploy "Shows a deploy and how far each group is."
@@ -265,7 +269,8 @@ operations! {
             .cli("deploys describe");
     CancelDeploy "Calls a deploy off and goes back to the release from before."
         act("cancelDeploy", in_env!("/deploys/{deploy}/cancel")).can("env.deploy")
-            .gives::<Deploy>().errors(&["invalid_transition"]).cli("deploys cancel");
+            .gives::<Deploy>().errors(&["invalid_transition", "volume_constraints_invalid"])
+            .cli("deploys cancel");
     PauseDeploy "Lets a deploy stand as it is."
         act("pauseDeploy", in_env!("/deploys/{deploy}/pause")).can("env.deploy")
             .gives::<Deploy>().errors(&["invalid_transition"]).cli("deploys pause");
@@ -276,9 +281,9 @@ operations! {
         create("createRollback", in_env!("/rollbacks")).can("env.rollback").key_required()
             .takes::<CreateRollback>().gives::<Deploy>()
             .errors(&[
-                "E_VOLUME_REPLICA_LIMIT", "no_rollback_target", "quota_exceeded",
-                "release_blocked", "route_target_missing", "scale_out_of_bounds",
-                "secrets_missing", "volume_constraints_invalid",
+                "E_VOLUME_REPLICA_LIMIT", "name_taken", "no_capacity_disk", "no_rollback_target",
+                "quota_exceeded", "release_blocked", "route_target_missing", "scale_out_of_bounds",
+                "secrets_missing", "volume_constraints_invalid", "volume_size_change_unsupported",
             ]).cli("rollback");
     GetScale "Shows how many instances there should be."
         read("getScale", in_env!("/scale")).can("env.read").gives::<Scale>().cli("scale");
@@ -353,7 +358,7 @@ operations! {
     ListRoutes "Lists the routes of an env."
         list("listRoutes", in_env!("/routes")).can("route.read").gives::<List<Route>>()
             .query(&[one_of("status", ROUTE_STATUS), AFTER, BEFORE]).cli("routes list");
-    CreateRoute "Creates a route and takes its hostname and port."
+    CreateRoute "Creates a route: its port is taken at once, its hostname once it is proven."
         create("createRoute", in_env!("/routes")).can("route.write").takes::<CreateRoute>()
             .gives::<Route>()
             .errors(&[
@@ -368,14 +373,16 @@ operations! {
             .version_required().takes::<UpdateRoute>().gives::<Route>()
             .errors(&[
                 "backend_port_undeclared", "invalid_transition", "ipv4_required",
-                "proxy_ack_required",
+                "port_taken", "proxy_ack_required", "quota_exceeded",
             ]).cli("routes update");
     DeleteRoute "Deletes a route and frees its hostname and port."
         delete("deleteRoute", in_env!("/routes/{route}")).can("route.write").gives::<Route>()
             .errors(&["invalid_transition"]).cli("routes delete");
     VerifyRoute "Looks whether the hostname of a route is proven."
         act("verifyRoute", in_env!("/routes/{route}/verify")).can("route.write").gives::<Route>()
-            .errors(&["hostname_not_proven", "invalid_transition", "unavailable"]).cli("routes verify");
+            .errors(&[
+                "hostname_not_proven", "hostname_taken", "invalid_transition", "unavailable",
+            ]).cli("routes verify");
     EnableIpv4 "Gives an env a public IPv4 address."
         change("enableIpv4", Method::Put, in_env!("/ipv4")).can("ipv4.manage").gives::<Ipv4>()
             .errors(&["ipam_unavailable", "ipv4_pool_exhausted", "quota_exceeded"])
@@ -459,6 +466,9 @@ operations! {
             .key_required().takes::<RestoreSnapshot>().gives::<Restore>()
             .errors(&["name_taken", "no_capacity_disk", "quota_exceeded", "snapshot_not_ready"])
             .cli("snapshots restore");
+    DeleteSnapshot "Deletes a snapshot."
+        delete("deleteSnapshot", org!("/snapshots/{snapshot}")).can("volume.write")
+            .errors(&["invalid_transition"]).cli("snapshots delete");
     ListRestores "Lists the restores of an org."
         list("listRestores", org!("/restores")).can("volume.read").gives::<List<Restore>>()
             .query(&[one_of("status", JOB_STATUS), AFTER, BEFORE]).cli("restores list");
@@ -548,6 +558,10 @@ operations! {
     GetProjections "Shows how far each view is."
         read("getProjections", "/v1/admin/projections").can("ledger.admin").gives::<Projections>()
             .cli("events views");
+    ListPlatformEvents "Lists the events of the platform itself, or follows them."
+        list("listPlatformEvents", "/v1/events").can("ledger.admin")
+            .gives::<List<EventEnvelope>>().query(PLATFORM_EVENT_PARAMS)
+            .errors(&["events_archived"]).cli("events platform");
     GetImageLimits "Shows how much an image may be and take."
         read("getImageLimits", "/v1/admin/image-limits").can("quota.set").gives::<ImageLimits>()
             .cli("nodes image-limits list");
@@ -582,6 +596,7 @@ const AFTER: Param = time("created_after", "Only what was created after this.");
 const BEFORE: Param = time("created_before", "Only what was created before this.");
 const TIMES: &[Param] = &[AFTER, BEFORE];
 const MEMBER_PARAMS: &[Param] = &[
+    one_of("status", &["invited", "active"]),
     AFTER,
     BEFORE,
     text(
@@ -633,20 +648,24 @@ const VOLUME_STATUS: &[&str] = &[
     "deleting",
 ];
 
+const EVENTS_AFTER: Param = Param {
+    name: "after",
+    kind: ParamKind::Number(0, (1 << 53) - 1),
+    meaning: "Only what comes after this event.",
+};
+const EVENT_TYPES: Param = text(
+    "types",
+    "Only these event types, with commas between; `app.*` is all of a kind.",
+);
+const EVENT_ACTOR: Param = text("actor", "Only those of this principal.");
 const EVENT_PARAMS: &[Param] = &[
-    Param {
-        name: "after",
-        kind: ParamKind::Number(0, (1 << 53) - 1),
-        meaning: "Only what comes after this event.",
-    },
-    text(
-        "types",
-        "Only these event types, with commas between; `app.*` is all of a kind.",
-    ),
+    EVENTS_AFTER,
+    EVENT_TYPES,
     text("app", "Only those of this app."),
     text("env", "Only those of this env, as an id or `app/env`."),
-    text("actor", "Only those of this principal."),
+    EVENT_ACTOR,
 ];
+const PLATFORM_EVENT_PARAMS: &[Param] = &[EVENTS_AFTER, EVENT_TYPES, EVENT_ACTOR];
 
 const fn text(name: &'static str, meaning: &'static str) -> Param {
     Param {

@@ -90,6 +90,9 @@ pub struct Env {
     pub app_id: AppId,
     /// Its name in paths and grants.
     pub name: String,
+    /// Its name for people.
+    #[serde(default)]
+    pub display_name: String,
     /// Whether it is there or being cleared away.
     #[schemars(extend("enum" = ["active", "deleting"]))]
     pub status: String,
@@ -123,6 +126,10 @@ pub struct CreateEnv {
     /// Its name in paths and grants, for good.
     #[schemars(regex(pattern = r"^[a-z][a-z0-9-]{0,31}$"))]
     pub name: String,
+    /// Its name for people; the name if absent.
+    #[serde(default)]
+    #[schemars(length(min = 1, max = 64))]
+    pub display_name: Option<String>,
     /// Whether only operators, or explicit grants, may change it.
     #[serde(default)]
     pub protected: bool,
@@ -137,6 +144,10 @@ pub struct CreateEnv {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpdateEnv {
+    /// Its new name for people.
+    #[serde(default)]
+    #[schemars(length(min = 1, max = 64))]
+    pub display_name: Option<String>,
     /// Whether only operators, or explicit grants, may change it.
     #[serde(default)]
     pub protected: Option<bool>,

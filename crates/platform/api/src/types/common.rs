@@ -30,7 +30,9 @@ pub struct List<T> {
     pub next_cursor: Option<String>,
 }
 
-/// The answer when a write is durable but its view is late.
+/// The answer when a write is durable but its view is late. What the write tells
+/// once, such as a credential that it makes, is in it too, under the name that
+/// it always has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Receipt {
     /// The id of what was written.

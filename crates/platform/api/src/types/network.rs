@@ -43,7 +43,7 @@ pub struct Route {
     pub proxy_protocol: ProxyProtocol,
     /// Whether the process said that it expects that.
     pub backend_expects_proxy_protocol: bool,
-    /// Whether it must be reachable by IPv4.
+    /// Whether it must be reachable by IPv4; a raw route then listens there alone.
     pub ipv4_required: bool,
     /// Where this machine reaches it, if the platform made it for that.
     pub address: Option<String>,
@@ -104,7 +104,7 @@ pub struct CreateRoute {
     /// That the process expects that; required with it.
     #[serde(default)]
     pub backend_expects_proxy_protocol: bool,
-    /// Whether it must be reachable by IPv4.
+    /// Whether it must be reachable by IPv4; a raw route then listens there alone.
     #[serde(default)]
     pub ipv4_required: bool,
 }
@@ -123,7 +123,7 @@ pub struct UpdateRoute {
     pub proxy_protocol: Option<ProxyProtocol>,
     /// That the process expects that; required with it.
     pub backend_expects_proxy_protocol: Option<bool>,
-    /// Whether it must be reachable by IPv4.
+    /// Whether it must be reachable by IPv4; a raw route then listens there alone.
     pub ipv4_required: Option<bool>,
     /// The version that the change is meant for.
     pub expected_version: Option<u64>,

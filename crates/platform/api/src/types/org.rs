@@ -46,7 +46,8 @@ pub struct UpdateOrg {
     #[serde(default)]
     #[schemars(length(min = 1, max = 64))]
     pub display_name: Option<String>,
-    /// Until when nothing of its history may go; null lifts it.
+    /// Until when nothing of its history may go; null lifts it. Only operators
+    /// of the platform set it.
     #[serde(
         default,
         deserialize_with = "present",
@@ -91,6 +92,7 @@ pub const QUOTA_DIMENSIONS: &[&str] = &[
     "log_bytes_per_day",
     "memory",
     "public_ports",
+    "releases",
     "routes",
     "snapshots_per_volume",
     "volume_bytes",

@@ -86,6 +86,9 @@ pub struct Approval {
     pub status: String,
     /// Who asked.
     pub requested_by: String,
+    /// For whom they acted.
+    #[serde(default)]
+    pub on_behalf_of: Option<String>,
     /// The operation that waits.
     pub operation: String,
     /// What it acts on.

@@ -37,7 +37,7 @@ pub struct Release {
     pub manifest_schema_version: String,
     /// The hash of the canonical manifest.
     pub manifest_hash: Digest,
-    /// The canonical manifest.
+    /// The canonical manifest; null once the release is retired.
     pub manifest: serde_json::Value,
     /// Who made it.
     pub created_by: String,

@@ -111,6 +111,7 @@ pub(crate) fn read(
         // What is not in the state, and is only authorized here.
         Operation::ListEvents
         | Operation::ListAudit
+        | Operation::ListPlatformEvents
         | Operation::ExportOrg
         | Operation::GetProjections => Ok(Value::Null),
         Operation::GetLogs => log_window(desk).map(|()| Value::Null),
@@ -261,7 +262,11 @@ fn member(state: &State, id: MemberId) -> Option<Value> {
         principal_id: one.principal.clone(),
         role,
         email: None,
-        status: if one.active { "active" } else { "invited" }.to_owned(),
+        status: match one.has_come_in() {
+            true => "active",
+            false => "invited",
+        }
+        .to_owned(),
     }))
 }
 
@@ -347,6 +352,7 @@ fn approval(state: &State, id: ApprovalId) -> Option<Value> {
         org_id: one.org,
         status: one.status.clone(),
         requested_by: one.requester.clone(),
+        on_behalf_of: one.on_behalf_of.clone(),
         operation: operation.unwrap_or_default().to_owned(),
         path: path.unwrap_or_default(),
         command,

@@ -2,8 +2,10 @@
 //!
 //! A command waits as it was asked for, without what is secret. Approving it
 //! asks everything again at that moment, as whoever asked first, and does it
-//! in the same append. Nobody approves what they asked for themselves.
+//! in the same append. Nobody approves what they asked for themselves, nor
+//! through a service principal whose secret they know.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use fluffy_api::Operation;
@@ -155,16 +157,7 @@ pub(super) fn decide(desk: &Desk<'_>) -> Result<Change, Refusal> {
 }
 
 fn check_may_decide(desk: &Desk<'_>, approval: &Approval) -> Result<(), Refusal> {
-    let who = &desk.authorized.who;
-    let own = who.principal == approval.requester
-        || who.on_behalf_of.as_ref() == Some(&approval.requester);
-    if own {
-        return Err(Refusal::new(
-            "self_approval",
-            "whoever asks can't be the one who approves",
-            "ask somebody else who holds `approval.decide`",
-        ));
-    }
+    check_is_another(desk, approval)?;
     if approval.status == "pending" && approval.expires_at <= desk.call.now {
         let why = "the command waited too long";
         return Err(Refusal::new("approval_expired", why, "ask for it again"));
@@ -174,6 +167,45 @@ fn check_may_decide(desk: &Desk<'_>, approval: &Approval) -> Result<(), Refusal>
         return Err(Refusal::new("invalid_transition", why, ""));
     }
     Ok(())
+}
+
+/// Whoever asked decides by no principal that is theirs. Where somebody acted
+/// for the one who decides, or could have been them, that takes another person,
+/// if there is one who could.
+fn check_is_another(desk: &Desk<'_>, approval: &Approval) -> Result<(), Refusal> {
+    let who = &desk.authorized.who;
+    let access = &desk.state.access;
+    let hands = access.hands(&who.principal, who.on_behalf_of.as_deref());
+    let refused = |why| {
+        let fix = "ask somebody else who holds `approval.decide`";
+        Err(Refusal::new("self_approval", why, fix))
+    };
+    if hands.contains(&approval.requester) {
+        return refused("whoever asks can't be the one who approves");
+    }
+    if hands.is_disjoint(&approval.asked_by) || !another_could(desk, approval, &hands) {
+        return Ok(());
+    }
+    refused("it may have been asked in your name, and somebody else could decide")
+}
+
+/// Whether a person who is neither behind the command nor behind whoever
+/// decides now could decide as well.
+fn another_could(desk: &Desk<'_>, approval: &Approval, hands: &BTreeSet<String>) -> bool {
+    let (state, now) = (desk.state, desk.call.now);
+    let place = &desk.authorized.place;
+    let members = state.access.members.values();
+    let mut others = members.filter(|one| {
+        let is_other = |of: &BTreeSet<String>| !of.contains(&one.principal);
+        one.owner.org == Some(approval.org)
+            && one.has_come_in()
+            && is_other(hands)
+            && is_other(&approval.asked_by)
+    });
+    others.any(|one| {
+        let who = Who::principal(&one.principal, ActorKind::User);
+        authorize::holds(state, now, &who, "approval.decide", place)
+    })
 }
 
 /// Asks everything again as whoever asked first, and does it.

@@ -196,7 +196,7 @@ pub(crate) fn decide(
     action: &str,
     place: &Place,
 ) -> Decided {
-    let (engine, version) = engine_of(state, place.owner.org);
+    let (engine, version) = engine_for(state, action, place);
     let request = request_of(state, call.now, who, action, place);
     let decision = engine.evaluate(&request, call.now, &NoExtensions);
     let answer = match decision.verdict() {
@@ -248,7 +248,7 @@ pub(crate) fn attempt(
 
 /// Whether somebody could, without a record: for what they are shown.
 pub(crate) fn holds(state: &State, now: Timestamp, who: &Who, action: &str, place: &Place) -> bool {
-    let (engine, _) = engine_of(state, place.owner.org);
+    let (engine, _) = engine_for(state, action, place);
     let request = request_of(state, now, who, action, place);
     let verdict = engine.evaluate(&request, now, &NoExtensions).verdict();
     verdict == Verdict::Allow
@@ -263,7 +263,7 @@ pub(crate) fn stands(
     action: &str,
     place: &Place,
 ) -> bool {
-    let (engine, _) = engine_of(state, place.owner.org);
+    let (engine, _) = engine_for(state, action, place);
     let request = request_of(state, now, who, action, place);
     let verdict = engine.evaluate(&request, now, &NoExtensions).verdict();
     verdict != Verdict::Deny
@@ -360,6 +360,13 @@ pub(crate) fn has_access(state: &State, now: Timestamp, who: &Who, org: OrgId) -
 fn unauthenticated() -> Refusal {
     let why = "no credential that is known came with the request";
     Refusal::new("unauthenticated", why, "log in with `fluffy login`")
+}
+
+/// The rules that an action at a place is judged by. What is the platform's to
+/// do is none of an org's, whose rules would otherwise keep its operators out.
+fn engine_for<'a>(state: &'a State, action: &str, place: &Place) -> (&'a Engine, u64) {
+    let of_tenant = pattern::is_tenant_action(action);
+    engine_of(state, place.owner.org.filter(|_| of_tenant))
 }
 
 pub(super) fn engine_of(state: &State, org: Option<OrgId>) -> (&Engine, u64) {
@@ -522,11 +529,12 @@ fn denial(
 
 /// Not allowed by anything held.
 pub(crate) fn forbidden(action: &str) -> Refusal {
-    Refusal::new(
-        "forbidden",
-        format!("`{action}` is not among what this credential may do here"),
-        format!("ask for a grant of `{action}`, or use another credential"),
-    )
+    let why = format!("`{action}` is not among what this credential may do here");
+    let fix = match platform_patterns(action).is_empty() {
+        true => format!("ask for a grant of `{action}`, or use another credential"),
+        false => "ask an operator of the platform: it can't be granted".to_owned(),
+    };
+    Refusal::new("forbidden", why, fix)
 }
 
 fn platform_patterns(action: &str) -> Vec<String> {

@@ -122,6 +122,7 @@ impl Access {
         let Ok(id) = event.aggregate.id.parse() else {
             return Vec::new();
         };
+        let by = self.hands_in(event);
         if let (Body::ServicePrincipalCreated(created), Some(org)) =
             (body, Owner::of(&event.scope).org)
         {
@@ -131,6 +132,7 @@ impl Access {
                 grants: created.grants.clone(),
                 rotation: None,
                 old: None,
+                known_to: by.clone(),
             };
             self.services.insert(id, service);
         }
@@ -144,6 +146,7 @@ impl Access {
             Body::ServicePrincipalSecretRotated(rotated) => {
                 let before = service.rotation.replace(rotated.rotation_id.clone());
                 service.old = Some((before, rotated.old_valid_until));
+                service.known_to.extend(by);
             }
             Body::ServicePrincipalDeleted(_) => {
                 self.services.remove(&id);
@@ -180,6 +183,7 @@ impl Access {
                         }
                     }
                 }
+                self.shown_to(&issued.principal_id, event);
                 self.fading.insert((issued.expires_at, id));
                 self.tokens.insert(id, token);
                 return self.forget_tokens(event.occurred_at);
@@ -192,6 +196,24 @@ impl Access {
             _ => {}
         }
         Vec::new()
+    }
+
+    /// Takes note of who asked for a token of another principal.
+    fn shown_to(&mut self, principal: &str, event: &Event) {
+        if event.actor.id == principal {
+            return;
+        }
+        let by = self.hands_in(event);
+        let service = principal.parse().ok();
+        if let Some(service) = service.and_then(|id| self.services.get_mut(&id)) {
+            service.known_to.extend(by);
+        }
+    }
+
+    /// Everybody who may be behind an event.
+    fn hands_in(&self, event: &Event) -> BTreeSet<String> {
+        let actor = &event.actor;
+        self.hands(&actor.id, actor.on_behalf_of.as_deref())
     }
 
     fn forget_tokens(&mut self, now: Timestamp) -> Vec<(&'static str, String)> {
@@ -261,6 +283,8 @@ impl Access {
                 org,
                 owner,
                 requester: event.actor.id.clone(),
+                on_behalf_of: event.actor.on_behalf_of.clone(),
+                asked_by: self.hands_in(event),
                 seq: event.seq,
                 command: asked.command.to_string(),
                 command_hash: asked.command_hash,

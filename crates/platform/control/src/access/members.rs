@@ -4,8 +4,8 @@
 //! of it by id, which the scope of its events says. Who has several is several
 //! members with one principal. Nobody gives a role that has more than they
 //! hold, and nobody changes somebody who holds more than they. An org keeps at
-//! least one owner of all of it. Every invited person is a principal of their
-//! own: an address proves nothing.
+//! least one owner of all of it who has come in. Every invited person is a
+//! principal of their own: an address proves nothing.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use fluffy_policy::role::Role;
 
 use super::authorize::{covers, holds, role_patterns};
 use super::place::Place;
-use super::{Desk, Member, tokens};
+use super::{Desk, Member, principals, tokens};
 use crate::call::{Change, Fact, Subject};
 use crate::event::{
     GrantRemoved, OrgMemberAdded, OrgMemberRemoved, OrgMemberRoleUpdated, TokenIssued,
@@ -52,11 +52,21 @@ fn invite(desk: &Desk<'_>, email: &str, (role, owner): (Role, Owner)) -> Result<
     let email_hash = credential.email_hash.clone().unwrap_or_default();
     super::check_length("email", email, 3..=254)?;
     check_covers(desk, role, &owner)?;
-    let mut members = desk.state.access.members.values();
-    let known = members.any(|one| one.owner.org == owner.org && one.email_hash == email_hash);
-    if known && !email_hash.is_empty() {
+    let members = &desk.state.access.members;
+    let mut known = members.iter().filter(|(_, one)| {
+        one.owner.org == owner.org && one.email_hash == email_hash && !email_hash.is_empty()
+    });
+    if let Some((_, other)) = known.clone().next() {
+        let asked = known
+            .find(|(_, one)| one.owner == owner && one.role == role.name() && !one.has_come_in());
+        if let Some((id, member)) = asked {
+            return invite_again(desk, invite, (*id, member));
+        }
         let why = "somebody with this address is in the organisation already";
-        let fix = "change that member, or name their principal to give them a further role";
+        let fix = match other.has_come_in() {
+            true => "change that member, or name their principal to give them a further role",
+            false => "invite them again with the role that they have, or change that member",
+        };
         return Err(Refusal::new("conflict", why, fix));
     }
     let member = MemberId::from_bits(desk.mint());
@@ -73,6 +83,32 @@ fn invite(desk: &Desk<'_>, email: &str, (role, owner): (Role, Owner)) -> Result<
             invitation.of(&desk.owner()?.scope()),
         ],
         subject: Subject::of("org_member", member),
+        status: 201,
+    })
+}
+
+/// Another invite of somebody who never came in, in the place of those before.
+/// Whoever gets to see it could come in as them, and so must hold all that they
+/// do.
+fn invite_again(
+    desk: &Desk<'_>,
+    invite: TokenId,
+    (id, member): (MemberId, &Member),
+) -> Result<Change, Refusal> {
+    principals::check_speaks_for(desk, &member.principal)?;
+    let scope = desk.owner()?.scope();
+    let issued = Fact::new(invite, invitation(&member.principal, desk).into());
+    let mut facts = vec![issued.of(&scope)];
+    let before = desk.state.access.tokens.iter().filter(|(_, token)| {
+        let of_them = token.kind == "invite" && token.principal == member.principal;
+        of_them && token.revoked.is_none()
+    });
+    facts.extend(
+        before.map(|(id, one)| tokens::revoked(*id, "replaced").of(&tokens::scope_of(one))),
+    );
+    Ok(Change {
+        facts,
+        subject: Subject::of("org_member", id),
         status: 201,
     })
 }
@@ -221,16 +257,32 @@ fn check_held(desk: &Desk<'_>, member: &Member) -> Result<(), Refusal> {
     }
 }
 
+/// Somebody must be left who can run the org: an owner who was asked in and
+/// never came is not one.
 fn check_not_last(desk: &Desk<'_>, id: MemberId) -> Result<(), Refusal> {
-    let mut owners = desk.state.access.owners(desk.org()?);
-    match (owners.next(), owners.next()) {
-        (Some((only, _)), None) if only == id => Err(Refusal::new(
-            "last_owner",
+    let owners: Vec<_> = desk.state.access.owners(desk.org()?).collect();
+    let Some((_, leaving)) = owners.iter().find(|(one, _)| *one == id) else {
+        return Ok(());
+    };
+    let mut others = owners.iter().filter(|(one, _)| *one != id);
+    let is_left = match leaving.has_come_in() {
+        true => others.any(|(_, other)| other.has_come_in()),
+        false => others.next().is_some(),
+    };
+    if is_left {
+        return Ok(());
+    }
+    let (why, fix) = match owners.len() {
+        1 => (
             "this is the only owner of the organisation",
             "make somebody else an owner first",
-        )),
-        _ => Ok(()),
-    }
+        ),
+        _ => (
+            "no other owner of the organisation has come in yet",
+            "wait until another owner has used their invite, or invite them again",
+        ),
+    };
+    Err(Refusal::new("last_owner", why, fix))
 }
 
 const fn role_of(name: RoleName) -> Role {

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::authorize::{Who, attempt, engine_of};
 use super::compiled::compile;
 use super::place::Place;
-use super::{Desk, Recent, tokens};
+use super::{Desk, Recent, pattern, tokens};
 use crate::call::{Change, Fact, Subject};
 use crate::event::PolicyVersionSet;
 use crate::refusal::{FieldProblem, Refusal};
@@ -88,6 +88,10 @@ fn again<'a>(state: &State, one: &'a Recent) -> Option<(Who, &'a str, Place)> {
     let head = one.capability.split('/').next()?;
     let dot = head.rfind('.')?;
     let action = one.capability.get(..dot)?;
+    // The rules of an org have no say in what is the platform's.
+    if !pattern::is_tenant_action(action) {
+        return None;
+    }
     let path = one.capability.get(dot + 1..)?;
     let names = &state.access.names;
     let mut parts = path.split('/');

@@ -10,7 +10,7 @@ use fluffy_base::id::{OrgId, PrincipalId};
 use fluffy_ledger::ActorKind;
 
 use super::authorize::{Who, covers};
-use super::{Desk, Service, members, pattern};
+use super::{Desk, Service, members, pattern, tokens};
 use crate::call::{Change, Fact, Subject};
 use crate::event::{
     ServicePrincipalCreated, ServicePrincipalDeleted, ServicePrincipalGrantsUpdated,
@@ -19,7 +19,7 @@ use crate::event::{
 use crate::operations::not_found;
 use crate::refusal::Refusal;
 
-const MAX_GRANTS: usize = 64;
+const MAX_PATTERNS: usize = 64;
 const OVERLAP: u32 = 3600;
 const MAX_OVERLAP: u32 = 24 * 3600;
 
@@ -94,16 +94,20 @@ pub(super) fn delete(desk: &Desk<'_>) -> Result<Change, Refusal> {
     Ok(super::gone(facts, id))
 }
 
-/// Whether the caller holds all that a service principal of the org does.
+/// Whether the caller holds all that a principal of the org does, a service or
+/// a person.
 pub(super) fn check_speaks_for(desk: &Desk<'_>, principal: &str) -> Result<(), Refusal> {
     let org = desk.org()?;
     let now = desk.call.now;
-    let service = Who::principal(principal, ActorKind::ServicePrincipal);
-    let wanted = super::authorize::held(desk.state, now, &service, org);
-    match covers(desk.state, now, &desk.authorized.who, org, &wanted) {
-        true => Ok(()),
-        false => Err(super::exceeds("the service principal")),
+    let kind = tokens::kind_of(principal);
+    let wanted = super::authorize::held(desk.state, now, &Who::principal(principal, kind), org);
+    if covers(desk.state, now, &desk.authorized.who, org, &wanted) {
+        return Ok(());
     }
+    Err(super::exceeds(match kind {
+        ActorKind::ServicePrincipal => "the service principal",
+        _ => "this person",
+    }))
 }
 
 /// Patterns with ids in the place of names, if the caller holds them all.
@@ -112,10 +116,7 @@ pub(super) fn kept(
     patterns: &[String],
     field: &str,
 ) -> Result<Vec<String>, Refusal> {
-    if patterns.len() > MAX_GRANTS {
-        let why = format!("{} patterns are more than {MAX_GRANTS}", patterns.len());
-        return Err(super::invalid(field, why));
-    }
+    check_count(patterns, field)?;
     let org: OrgId = desk.org()?;
     let names = &desk.state.access.names;
     let mut kept = Vec::new();
@@ -129,6 +130,15 @@ pub(super) fn kept(
         kept.extend(meant.patterns());
     }
     Ok(kept)
+}
+
+/// No more patterns than are kept: leaving some out would say something else.
+pub(super) fn check_count(patterns: &[String], field: &str) -> Result<(), Refusal> {
+    if patterns.len() <= MAX_PATTERNS {
+        return Ok(());
+    }
+    let why = format!("{} patterns are more than {MAX_PATTERNS}", patterns.len());
+    Err(super::invalid(field, why))
 }
 
 pub(super) fn find<'a>(desk: &'a Desk<'_>) -> Result<(PrincipalId, &'a Service), Refusal> {

@@ -112,8 +112,9 @@ fn ceiling_of(desk: &Desk<'_>, patterns: &[String]) -> Result<Vec<String>, Refus
     }
     let org = desk.org()?;
     let names = &desk.state.access.names;
+    principals::check_count(patterns, "ceiling")?;
     let mut kept = Vec::new();
-    for text in patterns.iter().take(64) {
+    for text in patterns {
         let meant = super::pattern::resolve(names, org, text)
             .map_err(|why| super::invalid("ceiling", why))?;
         kept.extend(meant.patterns());

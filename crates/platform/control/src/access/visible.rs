@@ -31,6 +31,17 @@ pub fn may_see(org: OrgId, audit: Audit, event: &Event) -> bool {
         && (audit == Audit::Included || kind != "principal")
 }
 
+/// Whether an event is of the platform itself: of no org, or of a kind that no
+/// org sees. Every event is in this history or in that of one org.
+///
+/// Whoever asks this has been allowed `ledger.admin`.
+#[must_use]
+pub fn is_of_platform(event: &Event) -> bool {
+    event.domain == Domain::Platform
+        && (Owner::of(&event.scope).org.is_none()
+            || PLATFORM.contains(&event.aggregate.kind.as_str()))
+}
+
 /// Whether decisions are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Audit {

@@ -36,6 +36,10 @@ use crate::event::{
 use crate::refusal::Refusal;
 use crate::state::State;
 
+/// About the most that one pass of a loop says: an append holds 10,000 events
+/// and no more, and what is left is said by the next pass.
+const MOST: usize = 2_000;
+
 /// The reason why an instance was not made that got no address, and the kind of
 /// the subject of a step that led to that.
 pub const NO_ADDRESS: &str = "ipam_exhausted";
@@ -112,6 +116,9 @@ pub enum Notice {
     },
     /// A machine joins with a token whose hash matched.
     Enroll(Box<Enrolment>),
+    /// The same machine before it has a certificate: whether a person has to
+    /// approve it first, and whether one has.
+    EnrollmentAsked(Box<Enrolment>),
     /// An enrolment failed in a way that spends its token.
     EnrollmentSpent {
         /// Which token.
@@ -226,7 +233,8 @@ pub enum Notice {
     Readers(u64),
     /// A master key is used from now on; said again, it changes nothing.
     KeyIntroduced(MasterKeyId),
-    /// Custodians brought the shares of a master key to a server.
+    /// Custodians brought the shares of a master key to a server; if they are
+    /// it, it is used from now on.
     KeyBrought(Brought),
     /// Data keys were sealed with another master key.
     KeyRewrapped {
@@ -341,7 +349,7 @@ pub struct Enrolment {
     pub wireguard_public_key: String,
     /// Where others reach it.
     pub endpoint: String,
-    /// Of the certificate that it gets.
+    /// Of the certificate that it gets; empty while it has none.
     pub cert_fingerprint: String,
     /// Its processors.
     pub arch: String,
@@ -386,6 +394,7 @@ pub(crate) fn notice(state: &State, call: &Call<'_>, notice: &Notice) -> Written
         } => joining::facts(state, *node, drivers, agent_version),
         Notice::PlanHeld { node, held } => joining::plan_held(state, *node, held.as_deref()),
         Notice::Enroll(enrolment) => joining::enroll(state, call, enrolment),
+        Notice::EnrollmentAsked(enrolment) => joining::asked(state, call, enrolment),
         Notice::EnrollmentSpent { token, outcome } => joining::spent(state, *token, outcome),
         Notice::Confirm { node } => joining::confirm(state, *node),
         Notice::CertificateRotated { node, fingerprint } => {
@@ -421,17 +430,8 @@ pub(crate) fn notice(state: &State, call: &Call<'_>, notice: &Notice) -> Written
         Notice::LogBytes { day, used } => Ok(logs::printed(state, *day, used)),
         Notice::Ipv4Pool(ranges) => upkeep::pool(state, ranges),
         Notice::Readers(version) => Ok(upkeep::readers(state, *version)),
-        Notice::KeyIntroduced(key) if state.runtime.cluster.keys.contains_key(key) => {
-            Ok(Said::default())
-        }
-        Notice::KeyIntroduced(key) => {
-            let introduced = MasterKeyIntroduced {
-                master_key_id: *key,
-                by: call.caller.actor.id.clone(),
-            };
-            Ok(Said::facts(vec![Fact::new(key, introduced.into())]))
-        }
-        Notice::KeyBrought(it) => Ok(brought(it)),
+        Notice::KeyIntroduced(key) => Ok(Said::facts(introduced(state, call, *key))),
+        Notice::KeyBrought(it) => Ok(brought(state, call, it)),
         Notice::KeyRewrapped { from, to, count } => {
             let rewrapped = MasterKeyRewrapped {
                 from: *from,
@@ -496,7 +496,21 @@ impl Said {
 
 type Noticed = Result<Said, Refusal>;
 
-fn brought(it: &Brought) -> Said {
+/// That a key is used from now on, unless it is known.
+fn introduced(state: &State, call: &Call<'_>, key: MasterKeyId) -> Vec<Fact> {
+    if state.runtime.cluster.keys.contains_key(&key) {
+        return Vec::new();
+    }
+    let introduced = MasterKeyIntroduced {
+        master_key_id: key,
+        by: call.caller.actor.id.clone(),
+    };
+    vec![Fact::new(key, introduced.into())]
+}
+
+/// What was brought, and at once that it is used: no server has a key that is
+/// not on record, and none is on record as newest that nobody could bring.
+fn brought(state: &State, call: &Call<'_>, it: &Brought) -> Said {
     let (set, shares, by) = (it.set.clone(), it.shares.clone(), it.by.clone());
     let body: Body = match &it.failed {
         None => MasterKeyUnsealed {
@@ -515,7 +529,11 @@ fn brought(it: &Brought) -> Said {
         }
         .into(),
     };
-    Said::facts(vec![Fact::new(it.key, body)])
+    let mut facts = vec![Fact::new(it.key, body)];
+    if it.failed.is_none() {
+        facts.extend(introduced(state, call, it.key));
+    }
+    Said::facts(facts)
 }
 
 /// Whoever led before may append nothing from now on.

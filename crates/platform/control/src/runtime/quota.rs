@@ -67,6 +67,8 @@ dimensions! {
     Memory = "memory", 128 << 30;
     /// Public ports other than 80 and 443.
     PublicPorts = "public_ports", 20;
+    /// Releases that are not retired.
+    Releases = "releases", 2_000;
     /// Routes.
     Routes = "routes", 100;
     /// Snapshots of one volume.
@@ -124,6 +126,10 @@ impl Runtime {
                 let ports = own.map(|it| (it.env, it.listen_port));
                 let extra = ports.filter(|(_, port)| !matches!(port, 80 | 443));
                 count(extra.collect::<std::collections::BTreeSet<_>>().len())
+            }
+            Dimension::Releases => {
+                let kept = self.releases.values().filter(|it| it.retired_at.is_none());
+                count(kept.filter(|it| it.org == org).count())
             }
             Dimension::Routes => count(self.routes.values().filter(|it| it.org == org).count()),
             Dimension::SnapshotsPerVolume => {

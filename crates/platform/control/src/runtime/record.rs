@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use fluffy_api::types::ImageLimitKind;
 use fluffy_base::id::{
-    AppId, AssignmentId, BootId, DeployId, DrainId, EnrollmentTokenId, EnvId, InstanceId, Ipv4Id,
-    LedgerId, MasterKeyId, NodeId, OrgId, ProjectId, ReleaseId, RestoreId, SecretBundleId,
-    SecretVersionId, TokenId, VolumeId, VolumeSnapshotId,
+    AppId, AssignmentId, AttachmentId, BootId, DeployId, DrainId, EnrollmentTokenId, EnvId,
+    InstanceId, Ipv4Id, LedgerId, MasterKeyId, NodeId, OrgId, ProjectId, ReleaseId, RestoreId,
+    SecretBundleId, SecretVersionId, TokenId, VolumeId, VolumeSnapshotId,
 };
 use fluffy_base::{Digest, Timestamp};
 use fluffy_manifest::Manifest;
@@ -208,8 +208,8 @@ pub struct Release {
     pub schema_version: String,
     /// The hash of the canonical manifest.
     pub manifest_hash: Digest,
-    /// The manifest.
-    pub manifest: Arc<Manifest>,
+    /// The manifest, until it is retired: nothing reads it afterwards.
+    pub manifest: Option<Arc<Manifest>>,
     /// Who made it.
     pub created_by: String,
     /// When it was retired.
@@ -233,6 +233,10 @@ pub struct Deploy {
     pub instance: Option<InstanceId>,
     /// What each process type should run before it.
     pub before: BTreeMap<String, Option<Wanted>>,
+    /// The attachments that it made.
+    pub attached: Vec<AttachmentId>,
+    /// The attachments that it took away, as they were.
+    pub detached: Vec<Attachment>,
     /// How it goes.
     pub options: RolloutOptions,
     /// Where it stands.
@@ -277,6 +281,8 @@ pub struct Instance {
     pub secrets: Option<SecretVersionId>,
     /// The deploy that brought it.
     pub deploy: Option<DeployId>,
+    /// The deploy that took it out of service, if one did.
+    pub ended_by: Option<DeployId>,
     /// Its address.
     pub address: Ipv6Addr,
     /// Bytes of memory beside the guest's.
@@ -344,6 +350,8 @@ pub struct Node {
 pub struct DrainRecord {
     /// Which node.
     pub node: NodeId,
+    /// How many instances it found that have to go.
+    pub total: u64,
     /// Since when.
     pub started_at: Timestamp,
     /// When it last moved.
@@ -503,6 +511,8 @@ pub struct Volume {
     pub instance: Option<InstanceId>,
     /// The last good backup.
     pub last_backup_at: Option<Timestamp>,
+    /// When its disk was last found in another node.
+    pub rehomed_at: Option<Timestamp>,
 }
 
 /// A volume of a process type of an env.
@@ -543,6 +553,8 @@ pub struct Snapshot {
     pub size: Option<u64>,
     /// Why it failed.
     pub failed_reason: Option<String>,
+    /// When it was found whole.
+    pub succeeded_at: Option<Timestamp>,
     /// What its maker noted.
     pub note: Option<String>,
 }

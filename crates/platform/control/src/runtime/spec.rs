@@ -85,13 +85,13 @@ impl Runtime {
     /// A process type of a release as it is in an env.
     #[must_use]
     pub fn process(&self, env: EnvId, release: ReleaseId, process: &str) -> Option<Process> {
-        let release = self.releases.get(&release)?;
+        let manifest = self.releases.get(&release)?.manifest.as_deref()?;
         let name = &self.envs.get(&env)?.name;
-        let base = release.manifest.processes.get(process)?;
-        if !release.manifest.overrides.contains_key(name) {
+        let base = manifest.processes.get(process)?;
+        if !manifest.overrides.contains_key(name) {
             return Some(base.clone());
         }
-        release.manifest.processes_in(name).remove(process)
+        manifest.processes_in(name).remove(process)
     }
 
     /// How many instances a process type should have.
@@ -137,7 +137,7 @@ impl Runtime {
                 false => SecretUse::Unused,
             },
             start_timeout: start.map_or(START_TIMEOUT, seconds),
-            min_ready: seconds(release.manifest.deploy.min_ready_seconds),
+            min_ready: seconds(release.manifest.as_deref()?.deploy.min_ready_seconds),
             grace: seconds(process.stop.grace_seconds),
         };
         Some((spec, self.count(env, name, &process)))

@@ -10,22 +10,24 @@ use std::time::Duration;
 
 use fluffy_base::id::{AssignmentId, DeployId, EnvId, InstanceId, NodeId};
 use fluffy_ledger::Scope;
-use fluffy_planner::FAILURE_PAUSE;
 use fluffy_planner::action::{Action, Allocation, Expected, OpenDeploy, Rejections, Step};
 use fluffy_planner::lifecycle::{
     Cause, DeployState, DesiredState, NodeState, SecretBundleState, VolumeState,
 };
 use fluffy_planner::model::{Deploy, DeployKind, Desired, EnvLife, GroupId, Resources, SecretUse};
 use fluffy_planner::place::MOST_INSTANCES;
-use fluffy_planner::reason::{Condition, DeployFailure, Dimension, DrainReason};
+use fluffy_planner::reason::{Condition, DeployFailure, Dimension, DrainReason, StopReason};
+use fluffy_planner::{FAILURE_PAUSE, ranking};
 
 use super::notice::NO_ADDRESS;
-use super::record::LastError;
-use super::write::{NewDeploy, current_secrets, missing, new_deploy, plain_options, transition};
+use super::record::{self, LastError};
+use super::write::{
+    NewDeploy, current_secrets, given_back, missing, new_deploy, plain_options, transition,
+};
 use super::{Runtime, spec};
 use crate::call::{Call, Fact};
 use crate::event::{
-    AllocatedResources, DeployStatusChanged, GroupConditionChanged, InstanceAllocated,
+    AllocatedResources, Body, DeployStatusChanged, GroupConditionChanged, InstanceAllocated,
     InstanceAllocationFailed, InstanceDesiredStateChanged, NodeDrainBlocked, NodeStateChanged,
     SecretBundleRotationChanged,
 };
@@ -58,7 +60,7 @@ pub fn step(state: &State, call: &Call<'_>, step: &Step) -> Result<Vec<Fact>, Re
         given: Vec::new(),
     };
     match carried.all(&step.actions, Unit::Whole) {
-        Err(Stopped::NoAddress(group, wanted)) => {
+        Err(Stopped::NoAddress(missed)) => {
             let mut rest = Carried {
                 facts: Vec::new(),
                 booked: Vec::new(),
@@ -69,7 +71,7 @@ pub fn step(state: &State, call: &Call<'_>, step: &Step) -> Result<Vec<Fact>, Re
             // that does not come stays.
             rest.all(&step.actions, Unit::WithoutInstances)
                 .map_err(Stopped::refusal)?;
-            rest.no_address(&group, wanted);
+            rest.no_address(missed);
             Ok(rest.facts)
         }
         Err(Stopped::Refused(refusal)) => Err(refusal),
@@ -91,14 +93,30 @@ enum Unit {
 /// Why a step came to an end.
 enum Stopped {
     Refused(Refusal),
-    NoAddress(GroupId, u64),
+    NoAddress(NoAddress),
+}
+
+/// An instance for which there was no address.
+struct NoAddress {
+    group: GroupId,
+    /// How many the step wanted.
+    wanted: u64,
+    deploy: Option<DeployId>,
+}
+
+/// Why nothing was allocated.
+struct Failed {
+    reason: String,
+    wanted: u64,
+    detail: Option<String>,
+    deploy: Option<DeployId>,
 }
 
 impl Stopped {
     fn refusal(self) -> Refusal {
         match self {
             Self::Refused(refusal) => refusal,
-            Self::NoAddress(..) => stale("there is no address"),
+            Self::NoAddress(_) => stale("there is no address"),
         }
     }
 }
@@ -142,25 +160,30 @@ impl<'a> Carried<'a> {
                     instance,
                     grace,
                     reason,
-                } => self.drain(*instance, *grace, *reason)?,
+                    deploy,
+                } => self.drain(*instance, *grace, *reason, *deploy)?,
                 Action::AllowStop { instance } => self.allow_stop(*instance)?,
-                Action::Stop { instance, reason } => {
-                    self.desire(*instance, DesiredState::Stopped, reason.as_str(), None)?;
-                }
+                Action::Stop { instance, reason } => self.stop(*instance, *reason)?,
                 Action::SetCondition {
                     group,
                     condition,
                     active,
-                } => self.condition(group, *condition, *active),
+                    deploy,
+                } => self.condition(group, *condition, *active, *deploy),
                 Action::RecordFailure {
                     group,
                     wanted,
                     reason,
                     rejected,
+                    deploy,
                 } => {
-                    let reason = reason.to_string();
-                    let detail = Some(rejections(rejected));
-                    self.failed(group, reason, u64::from(*wanted), detail);
+                    let failed = Failed {
+                        reason: reason.to_string(),
+                        wanted: u64::from(*wanted),
+                        detail: Some(rejections(rejected)),
+                        deploy: *deploy,
+                    };
+                    self.failed(group, failed);
                 }
                 Action::ChangeDeploy { deploy, to, why } => self.deploy(*deploy, *to, *why)?,
                 Action::OpenDeploy(open) => self.open(open)?,
@@ -189,10 +212,15 @@ impl<'a> Carried<'a> {
             return Err(stale("the spec has changed").into());
         }
         self.quota(allocation)?;
-        self.room(allocation, allocation.node)?;
-        let Some((node, address)) = self.address(allocation) else {
-            return Err(Stopped::NoAddress(group_id.clone(), wanted));
+        self.room(allocation)?;
+        let Some((allocation, address)) = self.address(allocation) else {
+            return Err(Stopped::NoAddress(NoAddress {
+                group: group_id.clone(),
+                wanted,
+                deploy: allocation.deploy,
+            }));
         };
+        let node = allocation.node;
         let overhead = allocation.driver.overhead();
         let process = group_id.process.to_string();
         let allocated = InstanceAllocated {
@@ -218,28 +246,38 @@ impl<'a> Carried<'a> {
             process,
         };
         let id = InstanceId::from_bits(self.call.mint.bits(self.call.now));
-        let mut fact = Fact::new(id, allocated.into()).of(&self.scope(group_id.env));
-        fact.correlation = allocation.deploy.map(|deploy| deploy.to_string());
-        self.facts.push(fact);
+        self.push(id, group_id.env, allocated.into(), allocation.deploy);
         self.booked.push((node, group_id.env, allocation.booking));
         self.given.push(address);
         Ok(())
     }
 
-    /// The address is taken from the chosen node, or from any other that fits.
-    fn address(&self, allocation: &Allocation) -> Option<(NodeId, Ipv6Addr)> {
+    /// The address is taken from the chosen node, or from the best of the
+    /// others that has one.
+    fn address(&self, allocation: &Allocation) -> Option<(Allocation, Ipv6Addr)> {
         let runtime = self.runtime();
+        let now = self.call.now;
         let of = |node: NodeId| {
             let record = runtime.nodes.get(&node)?;
-            let address = runtime
-                .ipam
-                .instance(record.address, &self.given, self.call.now)?;
-            Some((node, address))
+            runtime.ipam.instance(record.address, &self.given, now)
         };
-        of(allocation.node).or_else(|| {
-            let others = runtime.plan.nodes.keys().copied();
-            let mut others = others.filter(|node| *node != allocation.node);
-            others.find_map(|node| self.room(allocation, node).ok().and_then(|()| of(node)))
+        if let Some(address) = of(allocation.node) {
+            return Some((allocation.clone(), address));
+        }
+        let booked = self.booked.iter();
+        let booked = booked.map(|(node, _, booking)| (*node, *booking));
+        let ranked = ranking(&runtime.plan, &allocation.group, booked, now);
+        ranked.into_iter().find_map(|place| {
+            let address = of(place.node)?;
+            let other = Allocation {
+                node: place.node,
+                driver: place.driver,
+                booking: place.booking,
+                ..allocation.clone()
+            };
+            self.quota(&other).ok()?;
+            self.room(&other).ok()?;
+            Some((other, address))
         })
     }
 
@@ -283,8 +321,9 @@ impl<'a> Carried<'a> {
     }
 
     /// Whether a node takes the instance: its state, driver, room and volumes.
-    fn room(&self, allocation: &Allocation, id: NodeId) -> Result<(), Refusal> {
+    fn room(&self, allocation: &Allocation) -> Result<(), Refusal> {
         let plan = &self.runtime().plan;
+        let id = allocation.node;
         let refused = |why: &str| Err(stale(why));
         let (Some(node), Some(group), Some(env)) = (
             plan.nodes.get(&id),
@@ -339,27 +378,49 @@ impl<'a> Carried<'a> {
     }
 
     /// Records that there was no address, the first time and then now and then.
-    fn no_address(&mut self, group: &GroupId, wanted: u64) {
-        let plan = self.runtime().plan.groups.get(group);
+    fn no_address(&mut self, missed: NoAddress) {
+        let plan = self.runtime().plan.groups.get(&missed.group);
         let last = plan.and_then(|group| group.allocation_failed_at);
         if last.is_some_and(|at| self.call.now.since(at) < FAILURE_PAUSE) {
             return;
         }
-        let detail = Some("every pool that could serve it is used up".to_owned());
-        self.failed(group, NO_ADDRESS.to_owned(), wanted, detail);
+        let failed = Failed {
+            reason: NO_ADDRESS.to_owned(),
+            wanted: missed.wanted,
+            detail: Some("every pool that could serve it is used up".to_owned()),
+            deploy: missed.deploy,
+        };
+        self.failed(&missed.group, failed);
     }
 
-    fn failed(&mut self, group: &GroupId, reason: String, wanted: u64, detail: Option<String>) {
+    fn failed(&mut self, group: &GroupId, failed: Failed) {
         let notes = self.runtime().groups.get(group);
         let before = notes.and_then(|notes| notes.allocation.as_ref());
+        let deploy = failed.deploy;
         let failed = InstanceAllocationFailed {
-            reason,
-            wanted,
+            reason: failed.reason,
+            wanted: failed.wanted,
             attempts: before.map_or(0, |(_, attempts)| *attempts) + 1,
-            detail,
+            detail: failed.detail,
         };
-        let fact = Fact::new(group, failed.into()).of(&self.scope(group.env));
+        self.push(group, group.env, failed.into(), deploy);
+    }
+
+    /// One more fact about what is in an env, by a deploy if one does it.
+    fn push(&mut self, about: impl ToString, env: EnvId, body: Body, deploy: Option<DeployId>) {
+        let mut fact = Fact::new(about, body).of(&self.scope(env));
+        fact.correlation = deploy.map(|deploy| deploy.to_string());
         self.facts.push(fact);
+    }
+
+    /// The deploy that took an instance out of service: its end is of it, too.
+    fn ended_by(&self, id: InstanceId) -> Option<DeployId> {
+        self.runtime().instances.get(&id)?.ended_by
+    }
+
+    fn stop(&mut self, id: InstanceId, reason: StopReason) -> Result<(), Refusal> {
+        let how = (None, self.ended_by(id));
+        self.desire(id, DesiredState::Stopped, reason.as_str(), how)
     }
 
     fn desire(
@@ -367,7 +428,7 @@ impl<'a> Carried<'a> {
         id: InstanceId,
         to: DesiredState,
         reason: &str,
-        grace: Option<Duration>,
+        (grace, deploy): (Option<Duration>, Option<DeployId>),
     ) -> Result<(), Refusal> {
         let instance = self.runtime().plan.instances.get(&id);
         let instance = instance.ok_or_else(|| stale("the instance is gone"))?;
@@ -383,8 +444,7 @@ impl<'a> Carried<'a> {
             reason: reason.to_owned(),
             stop_allowed: None,
         };
-        let scope = self.scope(instance.group.env);
-        self.facts.push(Fact::new(id, changed.into()).of(&scope));
+        self.push(id, instance.group.env, changed.into(), deploy);
         Ok(())
     }
 
@@ -393,8 +453,10 @@ impl<'a> Carried<'a> {
         id: InstanceId,
         grace: Duration,
         reason: DrainReason,
+        deploy: Option<DeployId>,
     ) -> Result<(), Refusal> {
-        self.desire(id, DesiredState::Draining, reason.as_str(), Some(grace))
+        let how = (Some(grace), deploy);
+        self.desire(id, DesiredState::Draining, reason.as_str(), how)
     }
 
     fn allow_stop(&mut self, id: InstanceId) -> Result<(), Refusal> {
@@ -415,12 +477,18 @@ impl<'a> Carried<'a> {
             reason: reason.to_string(),
             stop_allowed: Some(true),
         };
-        let scope = self.scope(instance.group.env);
-        self.facts.push(Fact::new(id, allowed.into()).of(&scope));
+        let deploy = self.ended_by(id);
+        self.push(id, instance.group.env, allowed.into(), deploy);
         Ok(())
     }
 
-    fn condition(&mut self, group: &GroupId, condition: Condition, active: bool) {
+    fn condition(
+        &mut self,
+        group: &GroupId,
+        condition: Condition,
+        active: bool,
+        deploy: Option<DeployId>,
+    ) {
         let changed = GroupConditionChanged {
             condition: condition.to_string(),
             active,
@@ -430,8 +498,7 @@ impl<'a> Carried<'a> {
                 _ => None,
             },
         };
-        let fact = Fact::new(group, changed.into()).of(&self.scope(group.env));
-        self.facts.push(fact);
+        self.push(group, group.env, changed.into(), deploy);
     }
 
     /// Which volumes cannot be reached, and from when their last backup is.
@@ -468,9 +535,7 @@ impl<'a> Carried<'a> {
             failed_reason: why.map(|why| why.to_string()),
             process: None,
         };
-        let mut fact = Fact::new(id, changed.into()).of(&self.scope(deploy.env));
-        fact.correlation = Some(id.to_string());
-        self.facts.push(fact);
+        self.push(id, deploy.env, changed.into(), Some(id));
         Ok(())
     }
 
@@ -492,8 +557,18 @@ impl<'a> Carried<'a> {
         let env = runtime.envs.get(&open.env);
         let env = env.ok_or_else(|| stale("the env is gone"))?;
         let secrets = current_secrets(runtime, env);
-        let mut to = BTreeMap::new();
+        let failed = open.because.and_then(|id| runtime.deploys.get(&id));
+        let (mut to, mut volumes) = (BTreeMap::new(), Vec::new());
         for (group, release) in &open.groups {
+            match self.given_back(failed, group) {
+                Ok(given) => volumes.extend(given),
+                // Without its data the release from before would begin on an
+                // empty disk: where that cannot be had, there is no way back.
+                Err(refusal) => {
+                    self.tell(open.because, &format!("no way back: {}", refusal.why));
+                    continue;
+                }
+            }
             let now = runtime.wanted(open.env, &group.process);
             let release = release.or_else(|| now.map(|now| now.release));
             let release = release.ok_or_else(|| stale("nothing is wanted there"))?;
@@ -505,12 +580,16 @@ impl<'a> Carried<'a> {
         for group in &open.cleared {
             // What is not wanted already needs no fact.
             if runtime.wanted(open.env, &group.process).is_some() {
+                volumes.extend(self.given_back(failed, group).unwrap_or_default());
                 to.insert(group.process.to_string(), None);
             }
         }
         let releases: BTreeSet<_> = to.values().flatten().map(|(release, _)| *release).collect();
-        let one = releases.first().copied();
-        let manifest = one.and_then(|release| runtime.releases.get(&release));
+        let Some(one) = releases.first().copied() else {
+            return Ok(());
+        };
+        let release = runtime.releases.get(&one);
+        let manifest = release.and_then(|release| release.manifest.as_deref());
         let manifest = manifest.ok_or_else(|| stale("the release is gone"))?;
         let id = DeployId::from_bits(self.call.mint.bits(self.call.now));
         let new = NewDeploy {
@@ -518,14 +597,15 @@ impl<'a> Carried<'a> {
             env: open.env,
             kind: open.kind,
             cause: Cause::System,
-            release: one.filter(|_| releases.len() == 1),
+            release: Some(one).filter(|_| releases.len() == 1),
             instance: None,
-            options: plain_options(&manifest.manifest),
+            options: plain_options(manifest),
             to,
             ended: open.because,
             source: None,
         };
         let (mut facts, rest) = new_deploy(runtime, new)?;
+        facts.extend(volumes);
         facts.extend(rest);
         let scope = self.scope(open.env);
         let cause = open.because.and_then(|because| self.place_of(because));
@@ -537,6 +617,28 @@ impl<'a> Carried<'a> {
             self.facts.push(fact);
         }
         Ok(())
+    }
+
+    /// What undoes what a failed deploy did to the volumes of a group.
+    fn given_back(
+        &self,
+        failed: Option<&record::Deploy>,
+        group: &GroupId,
+    ) -> Result<Vec<Fact>, Refusal> {
+        let bits = || self.call.mint.bits(self.call.now);
+        let facts = failed.map(|it| given_back(self.runtime(), it, &group.process, bits));
+        facts.transpose().map(Option::unwrap_or_default)
+    }
+
+    /// Adds to what an earlier fact of this step says of a deploy.
+    fn tell(&mut self, deploy: Option<DeployId>, more: &str) {
+        let id = deploy.map(|id| id.to_string()).unwrap_or_default();
+        let fact = self.facts.iter_mut().find(|fact| fact.aggregate_id == id);
+        if let Some(Body::DeployStatusChanged(changed)) = fact.map(|fact| &mut fact.body) {
+            let told = changed.message.take();
+            changed.message =
+                Some(told.map_or_else(|| more.to_owned(), |told| format!("{told}; {more}")));
+        }
     }
 
     /// The seq that an earlier fact of this step about a deploy will have.

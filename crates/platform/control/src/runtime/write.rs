@@ -8,6 +8,7 @@ mod apps;
 mod deploys;
 mod exec;
 mod keys;
+mod mounts;
 mod nodes;
 mod platform;
 mod preflight;
@@ -27,6 +28,7 @@ use serde::de::DeserializeOwned;
 pub(crate) use deploys::{NewDeploy, current_secrets, new_deploy, plain_options};
 pub(crate) use exec::denied as exec_denied;
 pub(crate) use keys::{retires_from, still_asked};
+pub(crate) use mounts::given_back;
 use tokens::Verdict;
 
 use super::Runtime;
@@ -102,6 +104,7 @@ fn decide(desk: &Desk<'_>) -> Decided {
         O::DeleteAttachment => volumes::detach(desk),
         O::CreateSnapshot => volumes::snapshot(desk),
         O::RestoreSnapshot => volumes::restore(desk),
+        O::DeleteSnapshot => volumes::delete_snapshot(desk),
         O::DrainNode => nodes::drain(desk),
         O::UncordonNode | O::DisableNode => nodes::change(desk),
         O::ConfirmNodePlan => nodes::confirm_plan(desk),

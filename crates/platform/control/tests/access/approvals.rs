@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use fluffy_api::Operation;
 use fluffy_base::id::ApprovalId;
-use fluffy_control::access::Notice;
+use fluffy_control::access::{Notice, caller_of_token};
 use fluffy_control::{Caller, Fact, Outcome, Request, notice};
 use fluffy_planner::lifecycle::{ApprovalState, Cause};
 use serde_json::{Value, json};
 
-use crate::ground::{With, World, refusal, request, system};
+use crate::ground::{With, World, issuing, refusal, request, service_id, system, token_id};
 
 const LOOK: &str = "version: 1\ncapabilities:\n\
     - { name: names, match: { action: org.admin }, do: require_review, reason: Names are public }\n";
@@ -149,6 +149,100 @@ fn what_acts_for_the_requester_does_not_approve_either() {
     agent = fluffy_control::access::caller_of_token(&world.state, token).unwrap();
     assert_eq!(
         world.refused(&agent, &decide(&id, "approved")),
+        "self_approval"
+    );
+}
+
+/// A service principal of the caller's making, logged in.
+fn service(world: &mut World, by: &Caller, number: u128, grants: &[&str]) -> Caller {
+    let body = json!({ "name": format!("bot{number}"), "grants": grants });
+    let create = request(Operation::CreatePrincipal, &["acme"], body);
+    let id = service_id(number);
+    world.done(by, &issuing(create, std::slice::from_ref(&id)));
+    world.login(&id)
+}
+
+/// An API token of a service principal, asked for by the caller.
+fn token_of(world: &mut World, by: &Caller, service: &Caller, number: u128) -> Caller {
+    let body = json!({ "principal_id": service.actor.id });
+    let create = request(Operation::CreateToken, &["acme"], body);
+    world.done(by, &issuing(create, &[token_id(number)]));
+    caller_of_token(&world.state, token_id(number).parse().unwrap()).unwrap()
+}
+
+const DECIDES: &[&str] = &["approval.decide.acme", "approval.decide.acme/*"];
+
+/// The attack: whoever asked decides as a service principal that they made,
+/// whose secret they renewed, or that they got a token for.
+#[test]
+fn nobody_approves_their_own_through_a_service_principal() {
+    let (mut world, owner, admin) = world();
+    let id = park(&mut world, &owner, &rename("New"));
+    let yes = decide(&id, "approved");
+    let made = service(&mut world, &owner, 1, DECIDES);
+    let renewed = service(&mut world, &admin, 2, DECIDES);
+    // The control: before its secret was shown to the owner it is another's.
+    let no = decide(&park(&mut world, &owner, &rename("Old")), "denied");
+    world.done(&renewed, &no);
+    let rotate = Request::new(Operation::RotatePrincipal, &["acme", "bot2"]);
+    world.done(&owner, &issuing(rotate, &["r".to_owned()]));
+    let used = service(&mut world, &admin, 3, DECIDES);
+    let used = token_of(&mut world, &owner, &used, 31);
+    // One that one of theirs made in turn.
+    let more = [DECIDES, &["principal.manage.acme"]].concat();
+    let maker = service(&mut world, &owner, 4, &more);
+    let grandchild = service(&mut world, &maker, 5, DECIDES);
+    for (what, puppet) in [
+        ("made", &made),
+        ("renewed", &renewed),
+        ("used", &used),
+        ("made by one", &grandchild),
+    ] {
+        assert_eq!(world.refused(puppet, &yes), "self_approval", "{what}");
+    }
+    assert_eq!(name(&world, &admin), "acme");
+    // The control: the same one, of somebody else's making.
+    let other = service(&mut world, &admin, 6, DECIDES);
+    world.done(&other, &yes);
+    assert_eq!(name(&world, &admin), "New");
+}
+
+/// The attack the other way round: what acts for somebody asks, or a service
+/// principal of theirs, and they approve it themselves.
+#[test]
+fn nobody_approves_what_was_asked_in_their_name_if_another_could() {
+    let (mut world, owner, admin) = world();
+    let bot = service(&mut world, &owner, 1, &["org.admin.acme"]);
+    let body = json!({ "principal_id": bot.actor.id, "on_behalf_of": owner.actor.id });
+    let create = request(Operation::CreateToken, &["acme"], body);
+    world.done(&owner, &issuing(create, &[token_id(41)]));
+    let agent = caller_of_token(&world.state, token_id(41).parse().unwrap()).unwrap();
+    for asks in [&bot, &agent] {
+        let id = park(&mut world, asks, &rename("New"));
+        let shown = world.get(&admin, Operation::ListApprovals, &["acme"]);
+        let mut all = shown["items"].as_array().unwrap().iter();
+        let shown = all.find(|one| one["status"] == "pending").unwrap();
+        assert_eq!(shown["on_behalf_of"], json!(asks.actor.on_behalf_of));
+        let yes = decide(&id, "approved");
+        assert_eq!(world.refused(&owner, &yes), "self_approval");
+        // The control: another person decides.
+        world.done(&admin, &yes);
+    }
+    // Where nobody else could, whoever looks after the bot looks at it.
+    let id = park(&mut world, &bot, &rename("Alone"));
+    let members = world.get(&owner, Operation::ListMembers, &["acme"]);
+    let mut all = members["items"].as_array().unwrap().iter();
+    let member = all.find(|one| one["principal_id"] == admin.actor.id);
+    let member = member.unwrap()["id"].as_str().unwrap();
+    let remove = Request::new(Operation::RemoveMember, &["acme", member]);
+    world.done(&owner, &remove);
+    // Who was asked in and never came could not either.
+    world.invited(Some("acme"), "admin");
+    world.done(&owner, &decide(&id, "approved"));
+    // But nobody ever approves what they asked for as themselves.
+    let own = park(&mut world, &owner, &rename("Own"));
+    assert_eq!(
+        world.refused(&owner, &decide(&own, "approved")),
         "self_approval"
     );
 }

@@ -1,13 +1,17 @@
 //! What people do with members, principals, tokens, grants and rules.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use fluffy_api::Operation;
-use fluffy_control::access::{Audit, Reads, caller_of_token, may_see};
-use fluffy_control::{Caller, Request};
+use fluffy_control::access::{Audit, Reads, caller_of_token, is_of_platform, may_see};
+use fluffy_control::call::Shown;
+use fluffy_control::{Caller, Material, Outcome, Request};
 use serde_json::{Value, json};
 
-use crate::ground::{HOUR, World, issuing, local, request, service_id, token_id};
+use crate::ground::{
+    HOUR, World, anonymous, credential, issuing, local, refusal, request, service_id, token_id,
+};
 
 fn invite(role: &str, token: u128) -> Request {
     let body = json!({ "email": "a@example.com", "role": role });
@@ -73,6 +77,83 @@ fn an_org_keeps_an_owner() {
     assert_eq!(world.refused(&person, &demote), "last_owner");
     world.member(Some("acme"), "owner");
     assert_eq!(world.done(&person, &demote)["role"], "admin");
+}
+
+/// Who was asked in and never came keeps no org alive.
+#[test]
+fn an_org_keeps_an_owner_who_has_come_in() {
+    let mut world = World::new();
+    let person = world.person();
+    let acme = world.named("acme");
+    let id = world.join(&person, acme, "owner").to_string();
+    let asked = world.invited(Some("acme"), "owner");
+    let remove = Request::new(Operation::RemoveMember, &["acme", &id]);
+    let demote = json!({ "role": "admin" });
+    let demote = request(Operation::UpdateMember, &["acme", &id], demote);
+    for leaving in [&remove, &demote] {
+        let refused = refusal(world.write(&person, leaving));
+        assert_eq!(refused.code, "last_owner");
+        assert!(refused.why.contains("come in"), "{}", refused.why);
+    }
+    // Who never came goes as anybody does.
+    let away = Request::new(Operation::RemoveMember, &["acme", &asked.to_string()]);
+    world.done(&person, &away);
+    // The control: once another has come in, the first can go.
+    let asked = world.invited(Some("acme"), "owner");
+    let principal = world.state.access.members[&asked].principal.clone();
+    assert_eq!(world.refused(&person, &remove), "last_owner");
+    world.login(&principal);
+    world.done(&person, &remove);
+    // The owner of a machine is in from the beginning.
+    let machine = world.org("local");
+    world.invite("local", machine, "owner");
+    let other = world.person();
+    let id = world.join(&other, machine, "owner").to_string();
+    let remove = Request::new(Operation::RemoveMember, &["local", &id]);
+    world.done(&other, &remove);
+}
+
+#[test]
+fn who_never_came_is_asked_again_and_the_lost_invite_ends() {
+    let mut world = World::new();
+    let admin = world.member(Some("acme"), "admin");
+    let asks = |role: &str, token: u128| {
+        let mut request = invite(role, token);
+        let Material::Credential(credential) = &mut request.material else {
+            panic!("{request:?}");
+        };
+        credential.email_hash = Some("h1".to_owned());
+        request
+    };
+    let comes_in = |world: &mut World, token: u128| {
+        let ids = [token * 10, token * 10 + 1].map(token_id);
+        let shown = Shown::Token(token_id(token).parse().unwrap());
+        let exchange = Request::new(Operation::ExchangeToken, &[]);
+        world.write(&anonymous(), &credential(exchange, &ids, Some(shown)))
+    };
+    let member = world.done(&admin, &asks("viewer", 1));
+    let again = world.done(&admin, &asks("viewer", 2));
+    assert_eq!(again["id"], member["id"], "it is the same person");
+    assert_eq!(again["principal_id"], member["principal_id"]);
+    // With another role it is no invite but a change.
+    assert_eq!(world.refused(&admin, &asks("developer", 3)), "conflict");
+    let late = refusal(comes_in(&mut world, 1));
+    assert_eq!(late.code, "invalid_grant");
+    // What they were given meanwhile is more than the admin holds, who would
+    // come in as them.
+    let owner = world.member(Some("acme"), "owner");
+    let exec = json!({
+        "principal_id": member["principal_id"], "pattern": "instance.exec.acme/shop/*",
+    });
+    world.done(&owner, &request(Operation::CreateGrant, &["acme"], exec));
+    assert_eq!(
+        world.refused(&admin, &asks("viewer", 4)),
+        "grant_exceeds_own"
+    );
+    // The control: the second invite is good, and then nobody is asked again.
+    let come = comes_in(&mut world, 2);
+    assert!(matches!(come, Outcome::Done { .. }), "{come:?}");
+    assert_eq!(world.refused(&admin, &asks("viewer", 5)), "conflict");
 }
 
 #[test]
@@ -205,6 +286,14 @@ fn a_token_never_reaches_further_than_the_one_it_was_asked_for_with() {
         world.refused(&admin, &create(theirs, 4)),
         "invalid_argument"
     );
+    // Of too many patterns none is left out in silence.
+    let patterns = |count: usize| json!({ "ceiling": vec!["app.read.acme"; count] });
+    for (asks, id) in [(&admin, 6), (&narrow, 7)] {
+        let many = create(patterns(65), id);
+        assert_eq!(world.refused(asks, &many), "invalid_argument");
+    }
+    let made = world.done(&admin, &create(patterns(64), 8));
+    assert_eq!(made["ceiling"].as_array().unwrap().len(), 64);
     let long = json!({ "ttl_seconds": 90 * 24 * 3600 + 1 });
     assert_eq!(world.refused(&admin, &create(long, 5)), "invalid_argument");
 }
@@ -223,6 +312,71 @@ fn a_token_of_one_org_is_nothing_in_another() {
     let refused = world.read(&api, &get("umbra")).result.unwrap_err();
     assert_eq!(refused.code, "org_access_denied");
     assert!(world.read(&person, &get("umbra")).result.is_ok());
+}
+
+/// There is one ledger: what one org has kept is kept of all, so no org says
+/// how long.
+#[test]
+fn a_legal_hold_is_set_and_lifted_by_operators_alone() {
+    let mut world = World::new();
+    let owner = world.member(Some("acme"), "owner");
+    let operator = world.member(None, "platform_operator");
+    let change = |body: Value| request(Operation::UpdateOrg, &["acme"], body);
+    let hold = |until: Value| change(json!({ "legal_hold_until": until }));
+    let until = json!("2027-01-01T00:00:00Z");
+    let refused = refusal(world.write(&owner, &hold(until.clone())));
+    assert_eq!(refused.code, "forbidden");
+    assert!(refused.why.contains("ledger.admin"), "{}", refused.why);
+    assert!(refused.fix.contains("operator"), "{}", refused.fix);
+    // Nor by rules that would keep the operators from it, or from limits.
+    let rules = "version: 1\ncapabilities:\n\
+        - { name: mine, match: { action: [ledger.admin, quota.set] }, do: deny }\n";
+    let rules = json!({ "rules": rules, "expected_version": 0 });
+    world.done(&owner, &request(Operation::SetPolicy, &["acme"], rules));
+    let held = world.done(&operator, &hold(until));
+    assert!(held["legal_hold_until"].is_string(), "{held}");
+    let limit = json!({ "limits": { "apps": 5 }, "expected_version": held["version"] });
+    world.done(&operator, &request(Operation::SetQuotas, &["acme"], limit));
+    assert_eq!(world.refused(&owner, &hold(Value::Null)), "forbidden");
+    // What else there is of an org stays its owners'.
+    let both = change(json!({ "legal_hold_until": null, "display_name": "Mine" }));
+    assert_eq!(world.refused(&operator, &both), "forbidden");
+    let renamed = world.done(&owner, &change(json!({ "display_name": "Acme" })));
+    assert!(renamed["legal_hold_until"].is_string(), "{renamed}");
+    // The control: operators lift it as well.
+    let lifted = world.done(&operator, &hold(Value::Null));
+    assert!(lifted["legal_hold_until"].is_null(), "{lifted}");
+}
+
+/// Every event is in one history: that of the platform, which its operators
+/// read, or that of one org.
+#[test]
+fn operators_read_what_no_org_sees_and_nothing_of_an_org() {
+    let mut world = World::empty();
+    world.record(crate::fixtures::made());
+    let acme = world.named("acme");
+    let owner = world.member(Some("acme"), "owner");
+    let operator = world.member(None, "platform_operator");
+    let mut kinds = BTreeSet::new();
+    for event in &world.events {
+        let of_org = may_see(acme.org.unwrap(), Audit::Included, event);
+        let of_platform = is_of_platform(event);
+        assert!(of_org ^ of_platform, "{event:?}");
+        if of_platform {
+            assert_eq!(event.scope.org_id, None, "{event:?}");
+            kinds.insert(event.aggregate.kind.as_str());
+        }
+    }
+    for kind in ["cluster", "enrollment_token", "master_key", "node"] {
+        assert!(kinds.contains(kind), "{kind}: {kinds:?}");
+    }
+    // Each look is on record; others may not look.
+    let look = Request::new(Operation::ListPlatformEvents, &[]);
+    let read = world.read(&operator, &look);
+    assert!(read.result.is_ok() && read.noted.is_none(), "{read:?}");
+    assert_eq!(read.facts.len(), 1);
+    let refused = world.read(&owner, &look).result.unwrap_err();
+    assert_eq!(refused.code, "forbidden");
 }
 
 #[test]

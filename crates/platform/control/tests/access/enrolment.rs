@@ -44,9 +44,15 @@ fn decide(operation: Operation, token: &str) -> Request {
 
 /// What comes of a machine with this key that asks with a token.
 fn ask(world: &mut World, token: &str, key: u128) -> Outcome {
+    let machine = machine(world, token, key);
+    say(world, RuntimeNotice::Enroll(Box::new(machine)))
+}
+
+/// A machine with this key and a token.
+fn machine(world: &mut World, token: &str, key: u128) -> Enrolment {
     let token: EnrollmentTokenId = token.parse().unwrap();
     let node = NodeId::from_bits(world.id());
-    let enrolment = Enrolment {
+    Enrolment {
         node,
         request_key: format!("key{key}"),
         token,
@@ -67,8 +73,11 @@ fn ask(world: &mut World, token: &str, key: u128) -> Outcome {
         agent_version: "0.1.0".to_owned(),
         machine: None,
         former: None,
-    };
-    let said = Notice::Runtime(RuntimeNotice::Enroll(Box::new(enrolment)));
+    }
+}
+
+fn say(world: &mut World, said: RuntimeNotice) -> Outcome {
+    let said = Notice::Runtime(said);
     let Written { facts, outcome } = world.call(&system(), With::default(), None, |call| {
         notice(&world.state, call, &said)
     });
@@ -139,6 +148,68 @@ fn a_machine_waits_until_another_operator_approves_it() {
     assert_eq!(nodes["items"][0]["id"], shown["node_id"]);
 }
 
+/// Whatever an operator was shown of the machine is compared when it joins.
+#[test]
+fn a_machine_that_is_not_what_was_shown_does_not_join() {
+    let mut world = begun();
+    let id = token(&mut world, &local());
+    assert!(waits(&ask(&mut world, &id, 1)));
+    world.done(&local(), &decide(APPROVE, &id));
+    let changes: [fn(&mut Enrolment); 4] = [
+        |it| it.request_key = "key2".to_owned(),
+        |it| it.endpoint = "192.0.2.2:51820".to_owned(),
+        |it| it.arch = "arm64".to_owned(),
+        |it| it.agent_version = "0.0.9".to_owned(),
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        for is_asking in [true, false] {
+            let mut other = machine(&mut world, &id, 1);
+            change(&mut other);
+            let other = Box::new(other);
+            let said = match is_asking {
+                true => RuntimeNotice::EnrollmentAsked(other),
+                false => RuntimeNotice::Enroll(other),
+            };
+            let refused = refusal(say(&mut world, said));
+            assert_eq!(refused.code, "forbidden", "{number}");
+        }
+    }
+    assert!(world.state.runtime.nodes.is_empty());
+    // The control.
+    assert!(joins(&ask(&mut world, &id, 1)));
+}
+
+/// A server that has no certificate to give can say all the same whether a
+/// machine waits, and puts it on record.
+#[test]
+fn whether_a_machine_may_join_is_known_before_it_does() {
+    let mut world = begun();
+    let id = token(&mut world, &local());
+    let asks = |world: &mut World, key| {
+        let mut machine = machine(world, &id, key);
+        machine.cert_fingerprint.clear();
+        say(world, RuntimeNotice::EnrollmentAsked(Box::new(machine)))
+    };
+    assert!(waits(&asks(&mut world, 1)));
+    let seq = world.state.seq;
+    assert!(waits(&asks(&mut world, 1)));
+    assert_eq!(world.state.seq, seq, "once");
+    assert_eq!(refusal(asks(&mut world, 2)).code, "forbidden");
+    assert_eq!(status(&world, &id)["request"]["key_fingerprint"], "key1");
+    world.done(&local(), &decide(APPROVE, &id));
+    let seq = world.state.seq;
+    let may_join = asks(&mut world, 1);
+    assert!(matches!(may_join, Outcome::Done { .. }) && !waits(&may_join));
+    assert_eq!(world.state.seq, seq, "asking uses nothing up");
+    assert!(joins(&ask(&mut world, &id, 1)));
+    // Refused, it hears so before it has anything.
+    let id = token(&mut world, &local());
+    assert!(waits(&ask(&mut world, &id, 3)));
+    world.done(&local(), &decide(REFUSE, &id));
+    let asks = RuntimeNotice::EnrollmentAsked(Box::new(machine(&mut world, &id, 3)));
+    assert_eq!(refusal(say(&mut world, asks)).code, "policy_denied");
+}
+
 #[test]
 fn where_nobody_else_could_approve_the_maker_does() {
     // The owner of the machine that is the platform, whoever else there is.
@@ -155,6 +226,12 @@ fn where_nobody_else_could_approve_the_maker_does() {
     assert!(waits(&ask(&mut world, &id, 1)));
     world.done(&only, &decide(APPROVE, &id));
     assert!(joins(&ask(&mut world, &id, 1)));
+    // Another was asked to run the platform, and never came.
+    world.invited(None, "platform_operator");
+    let id = token(&mut world, &only);
+    assert!(waits(&ask(&mut world, &id, 3)));
+    world.done(&only, &decide(APPROVE, &id));
+    assert!(joins(&ask(&mut world, &id, 3)));
     // The control: with another one it takes that one.
     world.member(None, "platform_operator");
     let id = token(&mut world, &only);

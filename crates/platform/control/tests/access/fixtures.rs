@@ -136,3 +136,19 @@ fn an_unknown_event_stops_the_fold_and_changes_nothing() {
         assert_eq!(state, State::default());
     }
 }
+
+#[test]
+fn a_word_of_a_later_version_stops_the_fold_too() {
+    for (name, word) in [("instance.allocated", "driver"), ("deploy.created", "kind")] {
+        let mut example = examples().into_iter().find(|it| it.event_type == name);
+        let example = example.as_mut().unwrap();
+        let known = example.event(1, 1, "any");
+        assert!(Body::read(&known).is_ok(), "{name}");
+        example.payload[word] = "invented".into();
+        let mut state = State::default();
+        let stopped = state.apply(&example.event(1, 1, "any")).unwrap_err();
+        let why = std::error::Error::source(&stopped).unwrap().to_string();
+        assert!(why.contains(word), "{why}");
+        assert_eq!(state, State::default());
+    }
+}

@@ -144,15 +144,31 @@ impl World {
         person
     }
 
+    /// Gives a person a role, with which they come in.
     pub(crate) fn join(&mut self, person: &Caller, owner: Owner, role: &str) -> MemberId {
+        let id = self.invite(&person.actor.id, owner, role);
+        self.login(&person.actor.id);
+        id
+    }
+
+    /// Gives a role to a principal, who need not have come in.
+    pub(crate) fn invite(&mut self, principal: &str, owner: Owner, role: &str) -> MemberId {
         let id = MemberId::from_bits(self.id());
         let added = OrgMemberAdded {
-            principal_id: person.actor.id.clone(),
+            principal_id: principal.to_owned(),
             role: role.to_owned(),
             email_hash: String::new(),
         };
         self.record(vec![Fact::new(id, added.into()).of(&owner.scope())]);
         id
+    }
+
+    /// Somebody who was asked to run the platform, or into an org, and never
+    /// came.
+    pub(crate) fn invited(&mut self, org: Option<&str>, role: &str) -> MemberId {
+        let principal = UserId::from_bits(self.id()).to_string();
+        let owner = org.map(|slug| self.named(slug)).unwrap_or_default();
+        self.invite(&principal, owner, role)
     }
 
     /// Gives something without asking.

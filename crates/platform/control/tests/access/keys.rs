@@ -160,6 +160,8 @@ fn two_operators_agree_where_there_are_two() {
 fn the_only_operator_retires_alone_and_has_to_say_so() {
     let mut world = world(DAY * 31);
     let one = world.member(None, "platform_operator");
+    // Who was asked to run the platform and never came can't agree.
+    world.invited(None, "platform_operator");
     let keys = world.done(&one, &retire(OLD));
     assert_eq!(status(&keys, OLD), "previous", "{keys}");
     let keys = world.done(&one, &alone(OLD));

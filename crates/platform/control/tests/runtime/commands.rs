@@ -9,6 +9,7 @@ use crate::world::{DATA, DEV, WEB, World, routed};
 
 const GIB: u64 = 1 << 30;
 const SHOP: [&str; 2] = ["local", "shop"];
+const LIVE: [&str; 3] = ["local", "shop", "live"];
 
 fn limit(world: &mut World, dimension: &str, limit: u64) {
     let org = world.state.runtime.orgs.keys().next().unwrap().to_string();
@@ -24,6 +25,65 @@ fn deployed(seed: u8) -> World {
     world.deploy(&release);
     world.settle();
     world
+}
+
+/// Two envs that something runs in, and public addresses for both.
+fn two_envs(seed: u8) -> World {
+    let mut world = deployed(seed);
+    world.done(Operation::CreateEnv, &SHOP, json!({"name": "live"}));
+    let release = world.release(WEB);
+    let body = json!({"release_id": release});
+    world.done(Operation::CreateDeploy, &LIVE, body);
+    world.say(Notice::Ipv4Pool(vec!["203.0.113.0/28".to_owned()]));
+    world
+}
+
+fn raw(listen_port: u16, ipv4_required: bool) -> Value {
+    json!({"listen_port": listen_port, "protocol_hint": "tcp_raw",
+        "ipv4_required": ipv4_required, "backend_process": "web", "backend_port": 8080})
+}
+
+fn tls(hostname: &str) -> Value {
+    json!({"hostname": hostname, "listen_port": 443, "protocol_hint": "tls_passthrough",
+        "backend_process": "web", "backend_port": 8080})
+}
+
+/// Makes a route of an env, and gives its path.
+fn exposed(world: &mut World, env: [&'static str; 3], body: Value) -> Vec<String> {
+    let made = world.done(Operation::CreateRoute, &env, body);
+    let parts = env.into_iter().chain(made["id"].as_str());
+    parts.map(str::to_owned).collect()
+}
+
+fn parts(path: &[String]) -> Vec<&str> {
+    path.iter().map(String::as_str).collect()
+}
+
+/// Says that the DNS has the text that a route waits for; the refusal, if so.
+fn proven(world: &mut World, path: &[String]) -> Result<(), &'static str> {
+    let mut verify = world.request(Operation::VerifyRoute, &parts(path), json!({}));
+    verify.material = Material::Proof("dns_txt".to_owned());
+    match world.ask(&verify) {
+        Outcome::Done { .. } => Ok(()),
+        Outcome::Refused(refusal) => Err(refusal.code),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Every route that edges are told of: whether at its own address, and which port.
+fn routed_at(world: &World) -> Vec<(bool, u16)> {
+    let routes = world.state.runtime.edge_config().routes.into_iter();
+    let mut at: Vec<_> = routes
+        .map(|it| (it.ipv4.is_some(), it.listen_port))
+        .collect();
+    at.sort_unstable();
+    at
+}
+
+fn take_address(world: &mut World, env: [&str; 3]) {
+    let mut force = world.request(Operation::DisableIpv4, &env, json!({}));
+    force.query.insert("force".to_owned(), "true".to_owned());
+    world.done_with(&force);
 }
 
 #[test]
@@ -53,6 +113,50 @@ fn a_name_is_taken_once_and_rests_after_deletion() {
     let gone = world.done(Operation::DeleteProject, &["local", "team"], json!({}));
     assert_eq!(gone["deleted"], true);
     world.check_fold();
+}
+
+#[test]
+fn an_env_has_a_name_for_people_which_may_change() {
+    let mut world = World::new("fd00::/48", 31);
+    let named = json!({"name": "live", "display_name": "The shop"});
+    let env = world.done(Operation::CreateEnv, &SHOP, named);
+    assert_eq!(env["display_name"], "The shop");
+    let live = ["local", "shop", "live"];
+    let renamed = json!({"display_name": "The old shop"});
+    let env = world.done(Operation::UpdateEnv, &live, renamed);
+    assert_eq!(
+        (&env["name"], &env["display_name"], &env["protected"]),
+        (&json!("live"), &json!("The old shop"), &json!(false))
+    );
+    // Without one it is called by its name.
+    let env = world.get(Operation::GetEnv, &DEV);
+    assert_eq!(env["display_name"], "dev");
+    for bad in ["", &"x".repeat(65)] {
+        let body = json!({"display_name": bad});
+        let refused = world.refused(Operation::UpdateEnv, &live, body);
+        assert_eq!(refused.code, "invalid_argument", "{bad}");
+        let body = json!({"name": "more", "display_name": bad});
+        let refused = world.refused(Operation::CreateEnv, &SHOP, body);
+        assert_eq!(refused.code, "invalid_argument", "{bad}");
+    }
+    world.check_fold();
+}
+
+#[test]
+fn lists_are_filtered_by_what_they_show() {
+    let mut world = deployed(32);
+    let deploys = (Operation::ListDeploys, &DEV[..]);
+    assert_eq!(world.listed(deploys, ("process", "web")).len(), 1);
+    assert_eq!(world.listed(deploys, ("process", "db")).len(), 0);
+    world.done(Operation::CreateEnv, &SHOP, json!({"name": "live"}));
+    world.done(Operation::DeleteEnv, &DEV, json!({}));
+    let envs = (Operation::ListEnvs, &SHOP[..]);
+    assert_eq!(world.listed(envs, ("status", "active")), ["live"]);
+    assert_eq!(world.listed(envs, ("status", "deleting")), ["dev"]);
+    let members = (Operation::ListMembers, &["local"][..]);
+    // The owner of the machine needs no invite.
+    assert_eq!(world.listed(members, ("status", "active")).len(), 1);
+    assert_eq!(world.listed(members, ("status", "invited")).len(), 0);
 }
 
 #[test]
@@ -98,6 +202,10 @@ fn the_replica_limit_of_volumes_holds_at_every_door() {
     assert_eq!(refused.code, "E_VOLUME_REPLICA_LIMIT");
     world.done(Operation::SetScale, &DEV, json!({"processes": {"web": 1}}));
     world.done(Operation::CreateAttachment, &DEV, attach("web", "/x"));
+    // Going back to what the manifest says is a scale too.
+    let reset = json!({"processes": {"web": null}});
+    let refused = world.refused(Operation::SetScale, &DEV, reset);
+    assert_eq!(refused.code, "E_VOLUME_REPLICA_LIMIT");
     // Without replicas of its own it is deployed, whatever it could be scaled to.
     let one = world.release(WEB);
     world.deploy(&one);
@@ -217,7 +325,7 @@ fn a_hostname_and_a_port_belong_to_one() {
     let mut world = deployed(25);
     world.done(Operation::CreateEnv, &SHOP, json!({"name": "live"}));
     let release = world.release(WEB);
-    let live = ["local", "shop", "live"];
+    let live = LIVE;
     world.done(
         Operation::CreateDeploy,
         &live,
@@ -238,6 +346,11 @@ fn a_hostname_and_a_port_belong_to_one() {
         first["challenge"]["record"],
         "_fluffy-challenge.shop.example.com"
     );
+    let id = first["id"].as_str().unwrap();
+    let path = [DEV[0], DEV[1], DEV[2], id];
+    let mut verify = world.request(Operation::VerifyRoute, &path, json!({}));
+    verify.material = Material::Proof("dns".to_owned());
+    assert_eq!(world.done_with(&verify)["verified"], true);
     for (path, body, code) in [
         (
             live,
@@ -245,7 +358,7 @@ fn a_hostname_and_a_port_belong_to_one() {
             "hostname_taken",
         ),
         (DEV, route(Some("shop.example.com"), 443, tls), "port_taken"),
-        (live, route(None, 443, "tcp_raw"), "port_taken"),
+        (live, route(None, 443, "tcp_raw"), "ipv4_required"),
         (live, route(None, 25, "tcp_raw"), "port_denied"),
         (live, route(None, 443, tls), "invalid_argument"),
         (live, route(Some("shop"), 443, tls), "invalid_argument"),
@@ -273,11 +386,6 @@ fn a_hostname_and_a_port_belong_to_one() {
     let refused = world.refused(Operation::CreateDeploy, &DEV, body);
     assert_eq!(refused.code, "route_target_missing");
     // Proven and applied, it serves; dropped by edges, its name is free.
-    let id = first["id"].as_str().unwrap();
-    let path = [DEV[0], DEV[1], DEV[2], id];
-    let mut verify = world.request(Operation::VerifyRoute, &path, json!({}));
-    verify.material = Material::Proof("dns".to_owned());
-    assert_eq!(world.done_with(&verify)["verified"], true);
     world.say(routed(Some(1)));
     assert_eq!(world.get(Operation::GetRoute, &path)["status"], "pending");
     let applied = Some(world.state.seq);
@@ -290,6 +398,172 @@ fn a_hostname_and_a_port_belong_to_one() {
     let applied = Some(world.state.seq);
     world.say(routed(applied));
     world.done(Operation::CreateRoute, &live, taken);
+    world.check_fold();
+}
+
+#[test]
+fn a_route_that_gives_its_address_up_takes_nobodys_port() {
+    let mut world = two_envs(46);
+    let [dev, live] = [DEV, LIVE].map(|env| {
+        world.done(Operation::EnableIpv4, &env, json!({}));
+        exposed(&mut world, env, raw(5432, true))
+    });
+    let shared = json!({"ipv4_required": false});
+    world.done(Operation::UpdateRoute, &parts(&dev), shared.clone());
+    let refused = world.refused(Operation::UpdateRoute, &parts(&live), shared.clone());
+    assert_eq!(refused.code, "port_taken");
+    // What gave its address up is not there any more, also while its env has it.
+    assert_eq!(routed_at(&world), [(false, 5432), (true, 5432)]);
+    // The other keeps its own, and so its env does.
+    let refused = world.refused(Operation::DisableIpv4, &LIVE, json!({}));
+    assert_eq!(refused.code, "ipv4_in_use");
+    world.done(Operation::DisableIpv4, &DEV, json!({}));
+    assert_eq!(routed_at(&world), [(false, 5432), (true, 5432)]);
+    // The control: what stays where it is, and what moves where there is room.
+    let same = json!({"ipv4_required": true, "backend_port": 8080});
+    world.done(Operation::UpdateRoute, &parts(&live), same);
+    world.done(Operation::DeleteRoute, &parts(&dev), json!({}));
+    let refused = world.refused(Operation::UpdateRoute, &parts(&live), shared.clone());
+    assert_eq!(refused.code, "port_taken", "edges still have it");
+    world.say(routed(Some(world.state.seq)));
+    world.done(Operation::UpdateRoute, &parts(&live), shared);
+    assert_eq!(routed_at(&world), [(false, 5432)]);
+    world.check_fold();
+}
+
+#[test]
+fn what_all_envs_share_is_nobodys_alone_and_an_own_address_is() {
+    let mut world = two_envs(47);
+    for port in [80, 443] {
+        let refused = world.refused(Operation::CreateRoute, &DEV, raw(port, false));
+        assert_eq!(refused.code, "ipv4_required", "{port}");
+    }
+    // The control: of other ports the first who comes has it.
+    exposed(&mut world, DEV, raw(9000, false));
+    let refused = world.refused(Operation::CreateRoute, &LIVE, raw(9000, false));
+    assert_eq!(refused.code, "port_taken");
+    // At an address of its own nobody else is in the way, nor is it in anybody's.
+    exposed(&mut world, DEV, tls("one.example.com"));
+    world.done(Operation::EnableIpv4, &LIVE, json!({}));
+    let own = exposed(&mut world, LIVE, raw(443, true));
+    exposed(&mut world, LIVE, raw(9000, true));
+    exposed(&mut world, DEV, tls("two.example.com"));
+    // Names of the same env are answered there as well.
+    let refused = world.refused(Operation::CreateRoute, &LIVE, tls("live.example.com"));
+    assert_eq!(refused.code, "port_taken");
+    let shared = json!({"ipv4_required": false});
+    let refused = world.refused(Operation::UpdateRoute, &parts(&own), shared);
+    assert_eq!(refused.code, "ipv4_required");
+    let other = json!({"backend_port": 8080});
+    world.done(Operation::UpdateRoute, &parts(&own), other);
+    world.check_fold();
+}
+
+#[test]
+fn an_address_of_its_own_has_five_ports_more() {
+    let mut world = two_envs(51);
+    world.done(Operation::EnableIpv4, &DEV, json!({}));
+    for port in [80, 443, 9000, 9001, 9002, 9003, 9004] {
+        exposed(&mut world, DEV, raw(port, true));
+    }
+    // Not by way of a port that it has among those of all, either.
+    let sixth = exposed(&mut world, DEV, raw(9005, false));
+    let refused = world.refused(Operation::CreateRoute, &DEV, raw(9005, true));
+    assert_eq!(refused.code, "quota_exceeded");
+    let own = json!({"ipv4_required": true});
+    let refused = world.refused(Operation::UpdateRoute, &parts(&sixth), own);
+    assert_eq!(refused.code, "quota_exceeded");
+}
+
+#[test]
+fn a_route_that_needs_no_address_any_more_goes_on_without() {
+    let mut world = two_envs(48);
+    world.done(Operation::EnableIpv4, &DEV, json!({}));
+    let route = exposed(&mut world, DEV, raw(9000, true));
+    take_address(&mut world, DEV);
+    let shown = world.get(Operation::GetRoute, &parts(&route));
+    assert_eq!(
+        (&shown["status"], &shown["reason"]),
+        (&json!("blocked"), &json!("ipv4_missing"))
+    );
+    assert_eq!(routed_at(&world), []);
+    let other = json!({"backend_port": 8080});
+    let refused = world.refused(Operation::UpdateRoute, &parts(&route), other);
+    assert_eq!(refused.code, "ipv4_required", "it still needs one");
+    let shared = json!({"ipv4_required": false});
+    let shown = world.done(Operation::UpdateRoute, &parts(&route), shared);
+    assert_eq!(
+        (&shown["status"], &shown["reason"]),
+        (&json!("pending"), &json!(null))
+    );
+    assert_eq!(routed_at(&world), [(false, 9000)]);
+    world.say(routed(Some(world.state.seq)));
+    let shown = world.get(Operation::GetRoute, &parts(&route));
+    assert_eq!(shown["status"], "active");
+    world.check_fold();
+}
+
+/// Else edges would try again to serve it, and that where everybody's are.
+#[test]
+fn what_edges_could_not_serve_waits_for_its_address_once_that_is_gone() {
+    let mut world = two_envs(49);
+    world.done(Operation::EnableIpv4, &DEV, json!({}));
+    let route = exposed(&mut world, DEV, raw(9000, true));
+    let problem = (route[3].parse().unwrap(), "bind_failed".to_owned());
+    world.say(Notice::Routes {
+        applied: Some(world.state.seq),
+        problems: [problem].into(),
+        loopback: false,
+    });
+    let reason = |world: &World| {
+        let shown = world.get(Operation::GetRoute, &parts(&route));
+        assert_eq!(shown["status"], "blocked");
+        shown["reason"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(reason(&world), "bind_failed");
+    assert_eq!(routed_at(&world).len(), 1, "it is tried again");
+    take_address(&mut world, DEV);
+    world.say(routed(Some(world.state.seq)));
+    assert_eq!(reason(&world), "ipv4_missing");
+    assert_eq!(routed_at(&world), []);
+    world.done(Operation::EnableIpv4, &DEV, json!({}));
+    assert_eq!(routed_at(&world).len(), 1);
+    world.check_fold();
+}
+
+#[test]
+fn a_name_is_whose_who_proves_it_and_asking_for_it_keeps_nobody_from_it() {
+    let mut world = two_envs(50);
+    let name = "shop.example.com";
+    let squatter = exposed(&mut world, DEV, tls(name));
+    let owner = exposed(&mut world, LIVE, tls(name));
+    let unproven = world.state.runtime.unproven();
+    assert_eq!(unproven.len(), 2);
+    assert_ne!(unproven[0].challenge.value, unproven[1].challenge.value);
+    assert_eq!(proven(&mut world, &owner), Ok(()));
+    // From here on it is the owner's alone, by whichever door.
+    assert_eq!(proven(&mut world, &squatter), Err("hostname_taken"));
+    let many = world.events.len();
+    world.say(Notice::RouteProven {
+        route: squatter[3].parse().unwrap(),
+        method: "dns_txt".to_owned(),
+    });
+    assert_eq!(world.events.len(), many);
+    let mut other = tls(name);
+    other["listen_port"] = json!(8443);
+    let refused = world.refused(Operation::CreateRoute, &DEV, other.clone());
+    assert_eq!(refused.code, "hostname_taken");
+    exposed(&mut world, LIVE, other);
+    let unproven = world.state.runtime.unproven();
+    assert_eq!(unproven.len(), 1, "nobody looks for what would not count");
+    let routes = world.state.runtime.edge_config().routes;
+    let ids: Vec<String> = routes.iter().map(|it| it.id.to_string()).collect();
+    assert_eq!(ids, owner[3..]);
+    // Until edges have dropped it; then it is whose who proves it.
+    world.done(Operation::DeleteRoute, &parts(&owner), json!({}));
+    assert_eq!(proven(&mut world, &squatter), Err("hostname_taken"));
+    world.say(routed(Some(world.state.seq)));
+    assert_eq!(proven(&mut world, &squatter), Ok(()));
     world.check_fold();
 }
 

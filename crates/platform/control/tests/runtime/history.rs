@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use fluffy_api::Operation;
-use fluffy_base::id::{InstanceId, NodeId};
+use fluffy_base::id::{InstanceId, NodeId, RouteId};
 use fluffy_control::runtime::Notice;
 use fluffy_control::runtime::notice::{JobReport, Vital, VolumeReport};
 use fluffy_control::{Material, Outcome, Request};
@@ -18,7 +18,7 @@ use fluffy_planner::lifecycle::{InstanceStatus, VolumeState};
 use fluffy_test_kit::Random;
 use serde_json::{Value, json};
 
-use crate::world::{DATA, World, image, next, report, routed};
+use crate::world::{DATA, World, image, next, report};
 
 const GIB: u64 = 1 << 30;
 const ENVS: [&str; 3] = ["dev", "live", "test"];
@@ -26,6 +26,8 @@ const ENVS: [&str; 3] = ["dev", "live", "test"];
 /// A platform that things happen to.
 pub(crate) struct History {
     pub(crate) world: World,
+    /// What it can be told again by.
+    pub(crate) seed: u64,
     random: Random,
     /// Nodes that are not heard, each since when.
     silent: BTreeMap<NodeId, u64>,
@@ -40,6 +42,7 @@ impl History {
     pub(crate) fn new(seed: u64, prefix: &str) -> Self {
         let mut history = Self {
             world: World::new(prefix, seed as u8),
+            seed,
             random: Random::new(seed),
             silent: BTreeMap::new(),
             nodes: 0,
@@ -51,7 +54,7 @@ impl History {
         history.ask(Operation::CreateOrg, &[], json!({"slug": "acme"}));
         history
             .world
-            .say(Notice::Ipv4Pool(vec!["203.0.113.0/30".to_owned()]));
+            .say(Notice::Ipv4Pool(vec!["203.0.113.0/26".to_owned()]));
         for _ in 0..3 {
             history.join();
         }
@@ -77,6 +80,21 @@ impl History {
             2 => self.watch(),
             3..=4 => self.plan(),
             _ => self.work(),
+        }
+        let seconds = self.random.below(4);
+        self.second += seconds;
+        self.world.pass(seconds);
+    }
+
+    /// One thing happens to routes and addresses, of which little else is made.
+    pub(crate) fn step_outside(&mut self) {
+        let org = self.random.pick(&["local", "acme"]).unwrap();
+        let env = self.random.pick(&ENVS).unwrap();
+        let at = [org, "shop", env];
+        match self.random.below(8) {
+            0 => self.deploy(at),
+            1 => self.edges(),
+            _ => self.network(at),
         }
         let seconds = self.random.below(4);
         self.second += seconds;
@@ -245,8 +263,20 @@ impl History {
         if self.second.is_multiple_of(10) {
             self.world.say(Notice::Upkeep);
         }
-        let applied = Some(self.world.state.seq);
-        self.world.say(routed(applied));
+        self.edges();
+    }
+
+    /// Edges go by the newest routing, but for what they have trouble with.
+    fn edges(&mut self) {
+        let routes = self.world.state.runtime.routes.keys();
+        let routes: Vec<RouteId> = routes.copied().collect();
+        let hard = self.random.pick(&routes).filter(|_| self.random.one_in(3));
+        let problems = hard.map(|route| (route, "bind_failed".to_owned()));
+        self.world.say(Notice::Routes {
+            applied: Some(self.world.state.seq),
+            problems: problems.into_iter().collect(),
+            loopback: false,
+        });
     }
 
     fn name(&mut self) -> String {
@@ -284,7 +314,7 @@ impl History {
         let org = self.random.pick(&["local", "acme", "acme"]).unwrap();
         let env = self.random.pick(&ENVS).unwrap();
         let at = [org, "shop", env];
-        match self.random.below(28) {
+        match self.random.below(31) {
             0..=3 => self.deploy(at),
             4..=5 => {
                 let count = self.random.below(6);
@@ -311,6 +341,7 @@ impl History {
                 }
             }
             24..=27 => self.people(org),
+            28..=30 => self.network(at),
             20 if self.random.one_in(12) => {
                 self.ask(Operation::DeleteEnv, &at, json!({}));
             }
@@ -405,44 +436,77 @@ impl History {
     }
 
     fn network(&mut self, at: [&str; 3]) {
-        let port = 9000 + self.random.below(4);
+        let port = self.random.pick(&[443, 9000, 9001, 9002]).unwrap();
         let host = format!("h{}.example.com", self.random.below(4));
-        match self.random.below(5) {
+        match self.random.below(10) {
             0 => {
                 self.ask(Operation::EnableIpv4, &at, json!({}));
             }
             1 => {
-                self.ask(Operation::DisableIpv4, &at, json!({}));
+                let mut request = self.world.request(Operation::DisableIpv4, &at, json!({}));
+                if self.random.one_in(2) {
+                    let force = ("force".to_owned(), "true".to_owned());
+                    request.query.extend([force]);
+                }
+                self.ask_with(&request);
             }
             2 => {
-                let routes = self.world.state.runtime.routes.keys();
-                let routes: Vec<String> = routes.map(ToString::to_string).collect();
-                if let Some(id) = self.random.pick(&routes) {
-                    self.ask(
-                        Operation::DeleteRoute,
-                        &[at[0], at[1], at[2], &id],
-                        json!({}),
-                    );
+                if let Some(id) = self.route_of(at) {
+                    let path = [at[0], at[1], at[2], &id];
+                    self.ask(Operation::DeleteRoute, &path, json!({}));
                 }
             }
-            3 => {
+            3..=4 => {
+                if let Some(id) = self.route_of(at) {
+                    let path = [at[0], at[1], at[2], &id];
+                    let body = json!({"ipv4_required": self.random.one_in(2)});
+                    self.ask(Operation::UpdateRoute, &path, body);
+                }
+            }
+            5..=6 => {
                 let body = json!({"listen_port": port, "protocol_hint": "tcp_raw",
                     "backend_process": "web", "backend_port": 8080,
                     "ipv4_required": self.random.one_in(2)});
                 self.ask(Operation::CreateRoute, &at, body);
             }
+            7 => self.prove(at),
             _ => {
-                let body = json!({"hostname": host, "listen_port": 443,
+                let body = json!({"hostname": host, "listen_port": port,
                     "protocol_hint": "tls_passthrough", "backend_process": "web",
-                    "backend_port": 8080});
-                if let Some(route) = self.ask(Operation::CreateRoute, &at, body) {
-                    let id = route["id"].as_str().unwrap().to_owned();
-                    let path = [at[0], at[1], at[2], id.as_str()];
-                    let mut verify = self.world.request(Operation::VerifyRoute, &path, json!({}));
-                    verify.material = Material::Proof("dns".to_owned());
-                    self.ask_with(&verify);
+                    "backend_port": 8080, "ipv4_required": self.random.one_in(4)});
+                self.ask(Operation::CreateRoute, &at, body);
+                if self.random.one_in(2) {
+                    self.prove(at);
                 }
             }
+        }
+    }
+
+    /// One of an env's routes.
+    fn route_of(&mut self, at: [&str; 3]) -> Option<String> {
+        let state = &self.world.state;
+        let names = &state.access.names;
+        let env = names.env(names.app(names.org(at[0])?, at[1])?, at[2])?;
+        let own = state.runtime.routes.iter().filter(|(_, it)| it.env == env);
+        let own: Vec<String> = own.map(|(id, _)| id.to_string()).collect();
+        self.random.pick(&own)
+    }
+
+    /// The DNS says that some name is some route's: whoever asks hears it, or
+    /// it is found by itself.
+    fn prove(&mut self, at: [&str; 3]) {
+        let method = "dns_txt".to_owned();
+        if self.random.one_in(2) {
+            let routes = self.world.state.runtime.routes.keys();
+            let routes: Vec<RouteId> = routes.copied().collect();
+            if let Some(route) = self.random.pick(&routes) {
+                self.world.say(Notice::RouteProven { route, method });
+            }
+        } else if let Some(id) = self.route_of(at) {
+            let path = [at[0], at[1], at[2], &id];
+            let mut verify = self.world.request(Operation::VerifyRoute, &path, json!({}));
+            verify.material = Material::Proof(method);
+            self.ask_with(&verify);
         }
     }
 

@@ -12,7 +12,11 @@
 mod commands;
 mod history;
 mod limits;
+mod mounts;
 mod nodes;
+mod outages;
+mod placement;
+mod quotas;
 mod rollouts;
 mod simulation;
 mod transitions;

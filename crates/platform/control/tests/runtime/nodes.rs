@@ -458,9 +458,11 @@ fn a_drain_moves_what_can_move_and_names_what_cannot() {
     let id = node.to_string();
     let operation = world.done(Operation::DrainNode, &[&id], json!({}));
     let drain = operation["id"].as_str().unwrap().to_owned();
+    assert_eq!(operation["progress"], json!({"done": 0, "total": 2}));
     world.settle();
     let shown = world.get(Operation::GetPlatformOperation, &[&drain]);
     assert_eq!(shown["status"], "running");
+    assert_eq!(shown["progress"], json!({"done": 1, "total": 2}));
     let blockers = shown["blockers"].as_array().unwrap();
     assert_eq!(blockers.len(), 1, "{shown}");
     assert_eq!(blockers[0]["reason"], "drain_blocked");
@@ -478,7 +480,9 @@ fn a_drain_moves_what_can_move_and_names_what_cannot() {
     assert_eq!(refused.code, "invalid_transition");
     world.done(Operation::UncordonNode, &[&id], json!({}));
     let leave = json!({"leave_stateful": true});
-    world.done(Operation::DrainNode, &[&id], leave);
+    let operation = world.done(Operation::DrainNode, &[&id], leave);
+    // What stays is not waited for.
+    assert_eq!(operation["progress"], json!({"done": 0, "total": 0}));
     world.settle();
     assert_eq!(world.get(Operation::GetNode, &[&id])["status"], "drained");
     let refused = world.refused(Operation::RemoveNode, &[&id], json!({}));
@@ -557,7 +561,15 @@ fn a_disk_moves_only_from_a_node_that_is_gone() {
     );
     world.done(Operation::RevokeNode, &[&old.to_string()], json!({}));
     assert_eq!(rehome(&mut world, "errors"), "fsck_failed");
+    // Its answer names an operation, which was none before.
+    let look = |world: &World| world.look(Operation::GetPlatformOperation, &[&volume.to_string()]);
+    assert_eq!(look(&world).unwrap_err().code, "not_found");
     assert_eq!(rehome(&mut world, "clean"), "done");
+    let shown = look(&world).unwrap();
+    assert_eq!(
+        (&shown["kind"], &shown["status"]),
+        (&json!("rehome"), &json!("succeeded"))
+    );
     world.settle();
     let shown = world.get(Operation::GetStatus, &DEV);
     assert_eq!(shown["status"], "healthy", "{shown}");

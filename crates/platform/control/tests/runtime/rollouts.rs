@@ -19,7 +19,7 @@ fn ready(world: &World) -> usize {
         .count()
 }
 
-fn state_of(world: &World, deploy: &str) -> DeployState {
+pub(crate) fn state_of(world: &World, deploy: &str) -> DeployState {
     let id: DeployId = deploy.parse().unwrap();
     world.state.runtime.deploys[&id].state
 }
@@ -53,7 +53,7 @@ fn a_release_is_deployed_scaled_replaced_and_rolled_back() {
 }
 
 /// Lets every instance of a release crash until its deploy has failed.
-fn crash(world: &mut World, node: NodeId, bad: &str, deploy: &str) {
+pub(crate) fn crash(world: &mut World, node: NodeId, bad: &str, deploy: &str) {
     for _ in 0..200 {
         world.plan();
         world.pass(2);
@@ -505,6 +505,51 @@ fn every_event_of_a_deploy_carries_its_id() {
             );
         }
     }
+}
+
+#[test]
+fn whatever_follows_from_a_deploy_carries_its_id_and_nothing_else_does() {
+    let mut world = World::new("fd00::/48", 11);
+    // Room for two, so that old ones have to go before new ones come.
+    world.node(1, 1000 << 20);
+    let two = WEB.replace("[processes.web]", "[processes.web]\nreplicas = 2");
+    let release = world.release(&two);
+    world.deploy(&release);
+    world.settle();
+    let next = world.release(&two.replace("serve", "serve2"));
+    let begin = world.events.len();
+    let deploy = world.deploy(&next);
+    world.settle();
+    assert_eq!(state_of(&world, &deploy), DeployState::Succeeded);
+    let mut seen = std::collections::BTreeSet::new();
+    // What allowed it was decided before, and is pointed at by `decision_seq`.
+    let events = world.events[begin..].iter();
+    for event in events.filter(|it| it.event_type != "authz.decided") {
+        seen.insert(event.event_type.as_str());
+        let of = event.correlation_id.as_deref();
+        assert_eq!(of, Some(deploy.as_str()), "{event:?}");
+    }
+    let all = [
+        "deploy.created",
+        "deploy.status_changed",
+        "env.desired_release_set",
+        "group.condition_changed",
+        "instance.allocated",
+        "instance.allocation_failed",
+        "instance.collected",
+        "instance.desired_state_changed",
+        "instance.status_changed",
+    ];
+    assert_eq!(seen, all.into());
+    // The control: it is over, and what comes now is of somebody else.
+    let end = world.events.len();
+    world.done(Operation::SetScale, &DEV, json!({"processes": {"web": 1}}));
+    world.settle();
+    let drained = world.events[end..].iter();
+    let mut drained = drained.filter(|it| it.event_type == "instance.desired_state_changed");
+    assert!(drained.clone().count() >= 2);
+    assert!(drained.all(|it| it.correlation_id.is_none()));
+    world.check_fold();
 }
 
 #[test]

@@ -1,180 +1,35 @@
 //! Whatever happens, what must never happen does not: checked after each step.
+//!
+//! `invariants` says what must always hold; `fault` makes a mistake for each
+//! of them, and a test proves that it is found, by that one alone.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod fault;
+mod invariants;
 
-use fluffy_control::State;
-use fluffy_control::runtime::quota::Dimension;
-use fluffy_planner::lifecycle::RouteState;
+use std::collections::BTreeSet;
+
 use fluffy_test_kit::campaign;
 
 use crate::history::History;
-
-/// What is wrong with a state, if anything.
-fn trouble(before: &State, after: &State) -> Option<String> {
-    no_address_is_given_twice(after)
-        .or_else(|| no_node_has_more_than_it_has(before, after))
-        .or_else(|| no_volume_has_two_writers(after))
-        .or_else(|| no_org_grows_above_its_quota(before, after))
-        .or_else(|| no_claim_is_held_twice(after))
-        .or_else(|| every_group_has_one_deploy(after))
-        .or_else(|| both_sides_know_the_same(after))
-}
-
-fn no_address_is_given_twice(state: &State) -> Option<String> {
-    let runtime = &state.runtime;
-    let mut seen = BTreeSet::new();
-    for (id, instance) in &runtime.instances {
-        if !seen.insert(instance.address) {
-            return Some(format!("{id} has an address that another has"));
-        }
-    }
-    let taken: BTreeSet<u128> = runtime.ipam.instances.addresses().collect();
-    let used: BTreeSet<u128> = seen.iter().map(|it| it.to_bits()).collect();
-    (taken != used).then(|| "addresses are taken that nobody has".to_owned())
-}
-
-fn no_node_has_more_than_it_has(before: &State, after: &State) -> Option<String> {
-    let memory = |state: &State, id| {
-        let here = state.runtime.plan.instances.values();
-        let here = here.filter(|it| it.node == id && !it.has_ended());
-        here.map(|it| it.booking.memory).sum::<u64>()
-    };
-    for (id, node) in &after.runtime.plan.nodes {
-        let (was, is) = (memory(before, *id), memory(after, *id));
-        if is > was && is > node.capacity.allocatable_memory() {
-            return Some(format!("{id} has {is} bytes booked"));
-        }
-    }
-    None
-}
-
-fn no_volume_has_two_writers(state: &State) -> Option<String> {
-    let plan = &state.runtime.plan;
-    let mut writers = BTreeMap::new();
-    for (id, instance) in &plan.instances {
-        for volume in instance
-            .volumes
-            .iter()
-            .filter(|_| plan.holds_volumes(instance))
-        {
-            if let Some(other) = writers.insert(*volume, *id) {
-                return Some(format!("{volume} is written by {other} and {id}"));
-            }
-            let home = plan.volumes.get(volume).map(|volume| volume.home);
-            if home.is_some_and(|home| home != instance.node) {
-                return Some(format!("{id} is not where {volume} is"));
-            }
-        }
-    }
-    None
-}
-
-fn no_org_grows_above_its_quota(before: &State, after: &State) -> Option<String> {
-    // What was given up counts again while its node, which is back, ends it.
-    let known = &before.runtime.instances;
-    let placed = after
-        .runtime
-        .instances
-        .keys()
-        .any(|id| !known.contains_key(id));
-    let of_instances = [Dimension::Instances, Dimension::Memory, Dimension::Cpu];
-    for org in after.runtime.orgs.keys() {
-        for dimension in Dimension::ALL {
-            if of_instances.contains(dimension) && !placed {
-                continue;
-            }
-            let was = before.runtime.used(*org, *dimension);
-            let is = after.runtime.used(*org, *dimension);
-            let limit = after.runtime.limit(*org, *dimension);
-            if is > was && is > limit {
-                return Some(format!("{org} has {is} of {limit} {}", dimension.as_str()));
-            }
-        }
-    }
-    None
-}
-
-fn no_claim_is_held_twice(state: &State) -> Option<String> {
-    let runtime = &state.runtime;
-    let (mut hosts, mut ports) = (BTreeMap::new(), BTreeSet::new());
-    for (id, route) in &runtime.routes {
-        if let Some(host) = &route.hostname
-            && *hosts.entry(host.clone()).or_insert(route.env) != route.env
-        {
-            return Some(format!("{id} has a hostname that another env has"));
-        }
-        let shared = (!route.ipv4_required).then_some(route.env);
-        let name = route.hostname.clone();
-        let of = if route.ipv4_required {
-            Some(route.env)
-        } else {
-            None
-        };
-        if !ports.insert((route.listen_port, of, name)) {
-            return Some(format!("{id} has a port that another has: {shared:?}"));
-        }
-    }
-    let mut names = BTreeSet::new();
-    for env in runtime.envs.values().filter(|env| env.deleted_at.is_none()) {
-        if !names.insert((env.app, env.name.clone())) {
-            return Some(format!("there are two envs `{}`", env.name));
-        }
-    }
-    let mut names = BTreeSet::new();
-    for volume in runtime.volumes.values() {
-        if !names.insert((volume.org, volume.name.clone())) {
-            return Some(format!("there are two volumes `{}`", volume.name));
-        }
-    }
-    let active = runtime
-        .routes
-        .values()
-        .filter(|it| it.state == RouteState::Active);
-    let unproven = active.filter(|it| !it.verified).count();
-    (unproven > 0).then(|| "a route serves that is not proven".to_owned())
-}
-
-fn every_group_has_one_deploy(state: &State) -> Option<String> {
-    let mut seen = BTreeSet::new();
-    for (id, deploy) in &state.runtime.plan.deploys {
-        if deploy.state.is_final() {
-            return Some(format!("{id} is final and still there"));
-        }
-        for group in deploy.groups.keys() {
-            if !seen.insert(group.clone()) {
-                return Some(format!("{group} has two deploys"));
-            }
-        }
-    }
-    None
-}
-
-fn both_sides_know_the_same(state: &State) -> Option<String> {
-    let runtime = &state.runtime;
-    let plan = &runtime.plan;
-    let same = plan.instances.keys().eq(runtime.instances.keys())
-        && plan.nodes.keys().eq(runtime.nodes.keys())
-        && plan.volumes.keys().eq(runtime.volumes.keys())
-        && plan.envs.keys().eq(runtime.envs.keys())
-        && plan.orgs.keys().eq(runtime.orgs.keys());
-    if !same {
-        return Some("the planner sees other things than there are".to_owned());
-    }
-    for (id, instance) in &plan.instances {
-        if !plan.groups.contains_key(&instance.group) {
-            return Some(format!("{id} has no group"));
-        }
-    }
-    None
-}
+use fault::Fault;
+use invariants::INVARIANTS;
 
 fn simulate(seed: u64, prefix: &str, steps: u64) -> History {
     let mut history = History::new(seed, prefix);
+    go_on(&mut history, steps, History::step);
+    history
+}
+
+/// Lets so much more happen, and looks after each step whether all holds.
+fn go_on(history: &mut History, steps: u64, happen: fn(&mut History)) {
     let mut before = history.world.state.clone();
     for step in 0..steps {
-        history.step();
+        happen(history);
         let after = &history.world.state;
-        if let Some(trouble) = trouble(&before, after) {
+        for (name, holds) in INVARIANTS {
+            let Err(trouble) = holds(&before, after) else {
+                continue;
+            };
             let last = history.world.events.iter().rev().take(12);
             let last: Vec<String> = last
                 .map(|event| {
@@ -184,14 +39,17 @@ fn simulate(seed: u64, prefix: &str, steps: u64) -> History {
                     )
                 })
                 .collect();
-            panic!("seed {seed}, step {step}: {trouble}\n{}", last.join("\n"));
+            let seed = history.seed;
+            panic!(
+                "seed {seed}, step {step}: {name}: {trouble}\n{}",
+                last.join("\n")
+            );
         }
         before.clone_from(after);
         if step % 200 == 199 {
             history.world.check_fold();
         }
     }
-    history
 }
 
 #[test]
@@ -205,6 +63,31 @@ fn whatever_happens_nothing_is_given_twice() {
 fn nor_where_addresses_are_few() {
     for seed in 100..100 + campaign(2, 20) {
         simulate(seed, "fd00::/110", 400);
+    }
+}
+
+#[test]
+fn nor_where_all_want_the_same_names_ports_and_public_addresses() {
+    let mut done: BTreeSet<(&str, String)> = BTreeSet::new();
+    for seed in 200..200 + campaign(4, 60) {
+        let mut history = History::new(seed, "fd00::/48");
+        go_on(&mut history, 500, History::step_outside);
+        done.extend(history.outcomes.into_keys());
+    }
+    let done = |operation, code: &str| done.contains(&(operation, code.to_owned()));
+    for (operation, codes) in [
+        (
+            "createRoute",
+            &["done", "hostname_taken", "ipv4_required", "port_taken"][..],
+        ),
+        ("updateRoute", &["done", "ipv4_required", "port_taken"]),
+        ("verifyRoute", &["done", "hostname_taken"]),
+        ("enableIpv4", &["done"]),
+        ("disableIpv4", &["done", "ipv4_in_use"]),
+    ] {
+        for code in codes {
+            assert!(done(operation, code), "{operation} was never {code}");
+        }
     }
 }
 
@@ -229,6 +112,8 @@ fn a_long_history_has_almost_everything_in_it() {
         "node.state_changed",
         "release.blocked",
         "route.created",
+        "route.updated",
+        "route.verified",
         "secret_bundle.version_set",
         "volume.state_changed",
         "volume_attachment.created",
@@ -265,77 +150,94 @@ fn equal_seeds_give_equal_histories() {
     assert_ne!(hash(5), hash(6));
 }
 
-/// Each check sees what it is there for.
-mod planted {
-    use super::*;
+/// Whether an invariant, looked at alone, finds a fault in some history.
+fn finds(name: &str, fault: Fault) {
+    let only: Vec<_> = INVARIANTS
+        .iter()
+        .filter(|(other, _)| *other == name)
+        .collect();
+    let [(_, holds)] = only[..] else {
+        panic!("there is one invariant `{name}`, and not {}", only.len());
+    };
+    for seed in 0..20 {
+        let mut history = simulate(seed, "fd00::/48", 150);
+        go_on(&mut history, 50, History::step_outside);
+        let before = history.world.state.clone();
+        let mut after = before.clone();
+        if fault(&mut after) {
+            assert_eq!(holds(&before, &before), Ok(()));
+            let found = holds(&before, &after);
+            assert!(found.is_err(), "`{name}` did not notice it");
+            return;
+        }
+    }
+    panic!("there was never anything to spoil");
+}
 
-    fn planted(plant: impl Fn(&mut State) -> bool) {
-        for seed in 0..20 {
-            let history = simulate(seed, "fd00::/48", 250);
-            let before = history.world.state.clone();
-            let mut after = before.clone();
-            if plant(&mut after) {
-                assert!(trouble(&before, &after).is_some(), "it was not seen");
-                return;
+macro_rules! found {
+    ($($test:ident: $invariant:ident finds $fault:ident;)*) => {
+        $(#[test]
+        fn $test() {
+            finds(stringify!($invariant), fault::$fault);
+        })*
+
+        /// Every invariant can fail, and a test above proves it.
+        #[test]
+        fn every_invariant_has_a_fault_that_it_finds() {
+            let covered = [$(stringify!($invariant)),*];
+            for (name, _) in INVARIANTS {
+                assert!(covered.contains(name), "no fault is made for `{name}`");
             }
         }
-        panic!("there was never anything to spoil");
-    }
+    };
+}
 
-    #[test]
-    fn an_address_given_twice_is_seen() {
-        planted(|state| {
-            let all = &mut state.runtime.instances;
-            let Some(address) = all.values().next().map(|it| it.address) else {
-                return false;
-            };
-            let many = all.len();
-            all.values_mut().for_each(|it| it.address = address);
-            many > 1
-        });
-    }
-
-    #[test]
-    fn memory_booked_twice_is_seen() {
-        planted(|state| {
-            let instances = &mut state.runtime.plan.instances;
-            let live = instances.values_mut().find(|it| !it.has_ended());
-            live.map(|it| it.booking.memory += 1 << 40).is_some()
-        });
-    }
-
-    #[test]
-    fn a_second_writer_is_seen() {
-        planted(|state| {
-            let plan = &mut state.runtime.plan;
-            let holding = plan
-                .instances
-                .iter()
-                .find(|(_, it)| !it.volumes.is_empty() && !it.has_ended());
-            let Some((id, copy)) = holding.map(|(id, it)| (*id, it.clone())) else {
-                return false;
-            };
-            let fenced = plan.is_fenced(copy.node);
-            let other = fluffy_base::id::InstanceId::from_bits(id.to_bits() + 1);
-            let record = state.runtime.instances[&id].clone();
-            plan.instances.insert(other, copy);
-            let mut record = record;
-            record.address = "fd00::ffff".parse().unwrap();
-            !fenced && state.runtime.instances.insert(other, record).is_none()
-        });
-    }
-
-    #[test]
-    fn a_second_deploy_of_a_group_is_seen() {
-        planted(|state| {
-            let deploys = &mut state.runtime.plan.deploys;
-            let Some((id, copy)) = deploys.iter().next().map(|(id, it)| (*id, it.clone())) else {
-                return false;
-            };
-            let other = fluffy_base::id::DeployId::from_bits(id.to_bits() + 1);
-            deploys.insert(other, copy).is_none()
-        });
-    }
+found! {
+    an_address_given_twice_is_found:
+        invariant_no_address_is_given_twice finds one_address_for_all;
+    an_address_that_stays_taken_is_found:
+        invariant_no_address_is_given_twice finds an_address_kept;
+    an_overbooked_node_is_found:
+        invariant_no_node_gives_more_than_it_has finds memory_from_nowhere;
+    a_second_writer_is_found: invariant_a_volume_has_one_writer finds a_second_writer;
+    data_in_the_wrong_place_is_found: invariant_a_volume_has_one_writer finds data_elsewhere;
+    an_app_beyond_the_quota_is_found:
+        invariant_no_org_grows_above_its_quota finds an_app_too_many;
+    an_instance_beyond_the_quota_is_found:
+        invariant_no_org_grows_above_its_quota finds an_instance_too_many;
+    a_second_env_of_a_name_is_found:
+        invariant_no_name_is_taken_twice finds an_env_of_the_same_name;
+    a_second_volume_of_a_name_is_found:
+        invariant_no_name_is_taken_twice finds a_volume_of_the_same_name;
+    a_hostname_of_two_envs_is_found:
+        invariant_a_hostname_is_one_envs finds a_hostname_proven_twice;
+    a_port_of_two_routes_is_found: invariant_a_port_is_one_routes finds a_port_taken_twice;
+    a_port_taken_from_names_is_found:
+        invariant_a_port_is_one_routes finds a_port_taken_from_names;
+    a_port_taken_from_all_is_found: invariant_a_port_is_one_routes finds a_port_taken_from_all;
+    a_port_of_an_own_address_taken_twice_is_found:
+        invariant_a_port_is_one_routes finds an_own_port_taken_twice;
+    what_serves_unproven_is_found:
+        invariant_what_serves_is_proven finds a_route_of_whoever_asked;
+    a_port_told_twice_is_found:
+        invariant_edges_can_serve_the_whole_table finds a_port_taken_twice;
+    a_port_told_beside_names_is_found:
+        invariant_edges_can_serve_the_whole_table finds a_port_taken_from_names;
+    a_port_of_an_own_address_told_twice_is_found:
+        invariant_edges_can_serve_the_whole_table finds an_own_port_told_twice;
+    a_name_told_twice_is_found:
+        invariant_edges_can_serve_the_whole_table finds a_name_told_twice;
+    an_address_that_is_not_there_is_found:
+        invariant_edges_can_serve_the_whole_table finds an_address_lost;
+    a_route_that_waits_for_nothing_is_found:
+        invariant_what_waits_for_an_address_needs_one finds a_need_that_is_none;
+    a_second_deploy_of_a_group_is_found:
+        invariant_every_group_has_one_deploy finds a_second_deploy;
+    a_deploy_that_stays_is_found:
+        invariant_every_group_has_one_deploy finds a_deploy_that_stays;
+    a_node_of_one_side_is_found: invariant_both_sides_know_the_same finds a_node_forgotten;
+    an_instance_without_a_group_is_found:
+        invariant_both_sides_know_the_same finds a_group_forgotten;
 }
 
 #[test]

@@ -113,6 +113,11 @@ impl World {
         }
     }
 
+    /// What a request leads to; nothing of it is appended.
+    pub(crate) fn decided(&self, request: &Request) -> Written {
+        self.call(|state, call| write(state, call, request))
+    }
+
     /// Asks for something, appends what follows, and says how it ended.
     pub(crate) fn ask(&mut self, request: &Request) -> Outcome {
         let caller = local();
@@ -183,11 +188,32 @@ impl World {
     }
 
     pub(crate) fn get(&self, operation: Operation, path: &[&str]) -> Value {
+        self.look(operation, path).unwrap()
+    }
+
+    /// Looks at what may not be there.
+    pub(crate) fn look(&self, operation: Operation, path: &[&str]) -> Result<Value, Refusal> {
         let caller = local();
         let request = Request::new(operation, path);
-        read(&self.state, &self.plain(&caller), &request)
-            .result
-            .unwrap()
+        read(&self.state, &self.plain(&caller), &request).result
+    }
+
+    /// The names or ids of what a list has under a filter.
+    pub(crate) fn listed(
+        &self,
+        (operation, path): (Operation, &[&str]),
+        (filter, value): (&str, &str),
+    ) -> Vec<String> {
+        let caller = local();
+        let mut request = Request::new(operation, path);
+        request.query.insert(filter.to_owned(), value.to_owned());
+        let shown = read(&self.state, &self.plain(&caller), &request).result;
+        let shown = shown.unwrap();
+        let items = shown["items"].as_array().unwrap().iter();
+        let name = |item: &Value| item.get("name").unwrap_or(&item["id"]).clone();
+        items
+            .map(|item| name(item).as_str().unwrap().to_owned())
+            .collect()
     }
 
     /// Says something that nobody asked for.

@@ -11,6 +11,7 @@ fn wanted(desired: Desired) -> Wanted {
         has_health: true,
         boot_ms: 60_000,
         start_ms: 120_000,
+        recovery_ms: 30_000,
         drain_ms: 30_000,
         grace_ms: 10_000,
         restart: Restart {
@@ -115,6 +116,7 @@ impl World {
                         since_ms: now,
                         workload_ms: None,
                         well: None,
+                        unwell_ms: None,
                         silent: false,
                         unreached: None,
                     });
@@ -431,6 +433,7 @@ fn a_clock_that_was_set_back_delays_nothing() {
             since_ms: now + HOUR,
             workload_ms,
             well: None,
+            unwell_ms: None,
             silent: false,
             unreached: None,
         })
@@ -515,6 +518,118 @@ fn what_nobody_gets_through_to_is_not_called_ready_and_says_why() {
         world.settle();
         assert_eq!(world.seen.said, Some(Status::Ready), "{world:?}");
     }
+}
+
+/// Something that was well and is not any more.
+fn unwell(policy: Policy) -> World {
+    let mut world = World::new(policy);
+    for fate in [
+        Fate::Works,
+        Fate::Works,
+        Fate::WorkloadStarts,
+        Fate::Well(true),
+        Fate::Well(false),
+    ] {
+        world.settle();
+        world.meet(&fate);
+    }
+    world.settle();
+    assert_eq!(world.seen.said, Some(Status::Unhealthy), "{world:?}");
+    world
+}
+
+fn later(world: &mut World, ms: u64) {
+    world.meet(&Fate::Later(ms));
+    world.settle();
+}
+
+#[test]
+fn what_stays_unwell_is_started_again_and_what_recovers_is_not() {
+    let mut world = unwell(Policy::Always);
+    later(&mut world, 29_999);
+    assert!(world.runs, "it may still recover");
+    later(&mut world, 1);
+    assert!(!world.runs);
+    assert_eq!(world.seen.said, Some(Status::Failed));
+    let (_, last) = world.seen.past.last.clone().unwrap();
+    assert_eq!(last.reason, FailureReason::HealthcheckFailed);
+    later(&mut world, 2_000);
+    assert_eq!(world.starts.len(), 2, "{world:?}");
+    // The control: it was well for a moment, and has all its time again.
+    let mut world = unwell(Policy::Always);
+    later(&mut world, 29_999);
+    world.meet(&Fate::Well(true));
+    world.settle();
+    world.meet(&Fate::Well(false));
+    later(&mut world, 29_999);
+    assert!(world.runs && world.seen.said == Some(Status::Unhealthy));
+    // And the time in which nobody asked it is nobody's judgement.
+    world.meet(&Fate::Later(60_000));
+    world.meet(&Fate::AgentDies { alive: true });
+    world.settle();
+    assert!(world.runs, "{world:?}");
+    later(&mut world, 30_000);
+    assert!(!world.runs);
+}
+
+#[test]
+fn what_hangs_again_and_again_is_a_crash_loop_and_its_policy_counts() {
+    let mut world = unwell(Policy::Always);
+    for _ in 0..4 {
+        later(&mut world, 30_000);
+        let Step::Wait(Some(until)) = decide(&world.wanted, &world.seen, world.now) else {
+            panic!("it does not wait: {world:?}");
+        };
+        world.now = until;
+        for fate in [
+            Fate::Works,
+            Fate::WorkloadStarts,
+            Fate::Well(true),
+            Fate::Well(false),
+        ] {
+            world.settle();
+            world.meet(&fate);
+        }
+        world.settle();
+    }
+    later(&mut world, 30_000);
+    let reason = world.seen.reason.clone().unwrap();
+    assert_eq!(reason.reason, FailureReason::CrashLoopBackoff, "{world:?}");
+    assert!(
+        reason.detail.starts_with("healthcheck_failed"),
+        "{reason:?}"
+    );
+    let mut world = unwell(Policy::Never);
+    later(&mut world, 30_000);
+    later(&mut world, LONGEST_MS);
+    assert!(world.seen.said == Some(Status::Failed) && world.starts.len() == 1);
+}
+
+#[test]
+fn only_a_check_that_fails_ends_what_is_unwell() {
+    // A port that leads nowhere, where nobody asks.
+    let mut world = World::new(Policy::Always);
+    world.wanted.has_health = false;
+    for fate in [
+        Fate::Works,
+        Fate::Works,
+        Fate::WorkloadStarts,
+        Fate::Later(ALIVE_MS),
+        Fate::Opens(false),
+    ] {
+        world.settle();
+        world.meet(&fate);
+    }
+    later(&mut world, LONGEST_MS);
+    later(&mut world, LONGEST_MS);
+    assert!(world.runs, "{world:?}");
+    // Nothing is known of it.
+    let mut world = unwell(Policy::Always);
+    if let Run::Up(up) = &mut world.seen.run {
+        up.well = None;
+    }
+    later(&mut world, LONGEST_MS);
+    assert!(world.runs, "{world:?}");
 }
 
 #[test]

@@ -2,5 +2,6 @@
 
 mod deploys;
 mod desk;
+mod isolation;
 mod nodes;
 mod shares;

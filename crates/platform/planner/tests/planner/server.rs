@@ -12,8 +12,8 @@ use fluffy_planner::lifecycle::{
     Cause, DeployState, DesiredState, InstanceStatus, NodeState, SecretBundleState, VolumeState,
 };
 use fluffy_planner::model::{
-    Deploy, DeployKind, Desired, EnvLife, GroupId, Instance, Observed, Replaced, Resources,
-    RolloutOptions, SecretUse, Secrets, Spec, State,
+    Deploy, DeployKind, Desired, EnvIsolation, EnvLife, GroupId, Instance, Observed, Replaced,
+    Resources, RolloutOptions, SecretUse, Secrets, Spec, State,
 };
 use fluffy_planner::reason::{DrainReason, FailureClass, FailureReason};
 
@@ -158,6 +158,7 @@ impl Server {
                 instance,
                 grace,
                 reason,
+                ..
             } => {
                 let drained = state.instances.get_mut(instance).unwrap();
                 drained.desired = Desired::Draining {
@@ -189,6 +190,7 @@ impl Server {
                 group,
                 condition,
                 active,
+                ..
             } => {
                 let conditions = &mut state.groups.get_mut(group).unwrap().conditions;
                 if *active {
@@ -353,6 +355,12 @@ impl Server {
         let env = self.state.envs.get_mut(&env).unwrap();
         env.secrets = Some(version);
         env.version += 1;
+    }
+
+    /// Changes what an env's instances may share with others.
+    pub(crate) fn set_isolation(&mut self, env: fluffy_base::id::EnvId, isolation: EnvIsolation) {
+        let env = self.state.envs.get_mut(&env).unwrap();
+        (env.isolation, env.version) = (isolation, env.version + 1);
     }
 
     pub(crate) fn scale(&mut self, id: &GroupId, count: u32) {

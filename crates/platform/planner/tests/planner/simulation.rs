@@ -30,6 +30,7 @@ const EVENTS: &[&str] = &[
     "a disabled node",
     "a drain",
     "a guarded step",
+    "a hang",
     "a new quota",
     "a node offline",
     "a pause",
@@ -43,7 +44,9 @@ const EVENTS: &[&str] = &[
     "a stale step",
     "a step",
     "an uncordoned node",
+    "another isolation",
     "new secrets",
+    "secrets that did not arrive",
 ];
 
 #[test]
@@ -156,11 +159,14 @@ found! {
     moved_data_is_found: invariant_data_is_never_moved finds DataUnseen;
     data_that_is_stopped_for_nothing_is_found:
         invariant_data_is_not_stopped_for_what_could_not_start finds NodesAllActive;
+    somebody_who_goes_first_for_nothing_is_found:
+        invariant_nobody_goes_first_for_what_could_not_start finds NodesAllActive;
     too_few_available_are_found: invariant_enough_stay_available finds MoreUnavailable;
     too_many_at_once_are_found: invariant_surge_is_bounded finds MoreSurge;
     a_placement_on_a_closed_node_is_found:
         invariant_nothing_is_placed_on_a_closed_node finds NodesAllActive;
     a_shared_kernel_is_found: invariant_isolation_is_kept finds NothingProtected;
+    weaker_walls_that_stay_are_found: invariant_weaker_walls_give_way finds DriversUnseen;
     a_step_on_an_old_version_is_found: invariant_a_fresh_step_is_accepted finds VersionsAhead;
     an_illegal_transition_is_found: invariant_a_fresh_step_is_accepted finds DrainsForgotten;
     an_endless_pass_is_found:

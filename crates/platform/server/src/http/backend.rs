@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use fluffy_api::Operation;
 use fluffy_api::operation::Bucket;
-use fluffy_base::{Digest, Timestamp};
+use fluffy_base::{Digest, Timestamp, canonical};
 use fluffy_control::{Caller, Outcome, Refusal, Subject};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
@@ -91,6 +91,15 @@ pub trait Backend: Send + Sync + 'static {
     /// The hash of a request as it is kept, which helps nobody to guess what
     /// was sent: it may have been a secret.
     fn fingerprint(&self, request: Digest) -> Digest;
+
+    /// Whether a hash that was kept is of this request, which may have been
+    /// kept where another was made of it.
+    ///
+    /// # Errors
+    /// It can't be told now.
+    fn is_same(&self, kept: Digest, request: Digest) -> Result<bool, Refusal> {
+        Ok(kept == self.fingerprint(request))
+    }
 
     /// The answer that was stored under a key.
     fn recall(&self, key: &str) -> impl Future<Output = Result<Option<Stored>, Refusal>> + Send;
@@ -212,6 +221,18 @@ pub struct Asked {
     pub idempotency: Option<(String, Digest)>,
     /// The version that the object must have.
     pub if_match: Option<u64>,
+}
+
+impl Asked {
+    /// The hash of all that makes it another request than the next one.
+    #[must_use]
+    pub fn hash(&self) -> Digest {
+        let body = self.body.clone().unwrap_or(Value::Null);
+        let whole = serde_json::json!([self.operation.spec().id, self.path, self.query, body]);
+        // A number that has no canonical form is hashed as it is written.
+        let text = canonical::to_string(&whole).unwrap_or_else(|_| whole.to_string());
+        Digest::of(text.as_bytes())
+    }
 }
 
 /// What an earlier write led to.

@@ -1,8 +1,8 @@
 //! Listeners: TLS for everybody, a socket for this machine, one for operators.
 //!
-//! Bounds connections, handshakes and idle time, and ends in good order. What
-//! a connection may ask depends on the door that it came in by. Next:
-//! `service`.
+//! Bounds connections, also those of one source, handshakes and idle time, and
+//! ends in good order. What a connection may ask depends on the door that it
+//! came in by. Next: `service`.
 
 use std::convert::Infallible;
 use std::io;
@@ -16,7 +16,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -25,14 +25,13 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, ServerConfig};
 
 use super::backend::Backend;
+use super::body::AnswerBody;
+use super::running::{Running, idle};
 use super::service::{HttpService, Peer};
+use crate::seats::{Free, Seats};
 
-/// The most connections of a listener at once.
-const MAX_CONNECTIONS: usize = 2048;
-
-/// How long a handshake may take, and a request's head, idle time included.
+/// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-const IDLE: Duration = Duration::from_secs(180);
 
 /// How long connections have to end.
 const FAREWELL: Duration = Duration::from_secs(10);
@@ -153,19 +152,29 @@ impl Listener {
     }
 }
 
+impl Accepted {
+    /// The address that it came from, if it has one.
+    fn source(&self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp(_, address) => Some(address.ip()),
+            Self::Unix(_) => None,
+        }
+    }
+}
+
 impl<B: Backend> HttpService<B> {
     /// Serves a listener until `stop` says so or its sender is gone, then lets
     /// what runs come to its end.
     pub async fn serve(self, listener: Listener, mut stop: watch::Receiver<bool>) {
-        let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let seats = Seats::new(self.options().connections);
         let mut connections = JoinSet::new();
         loop {
             while connections.try_join_next().is_some() {}
             let accepted = tokio::select! {
-                accepted = next(&listener, &room) => accepted,
+                accepted = next(&listener, &seats) => accepted,
                 _ = stop.wait_for(|stop| *stop) => break,
             };
-            let (stream, place) = match accepted {
+            let (stream, free) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
@@ -173,12 +182,17 @@ impl<B: Backend> HttpService<B> {
                     continue;
                 }
             };
+            // Whose source has its share is closed, and hears why of nobody:
+            // it would take a handshake to say it.
+            let Some(seat) = seats.give(free, stream.source()) else {
+                continue;
+            };
             let (service, stop) = (self.clone(), stop.clone());
             match (&listener, stream) {
                 (Listener::Public(_, tls), Accepted::Tcp(stream, address)) => {
                     let acceptor = tls.acceptor();
                     connections.spawn(async move {
-                        let _place = place;
+                        let _seat = seat;
                         service
                             .encrypted(acceptor, stream, address.ip(), stop)
                             .await;
@@ -186,14 +200,14 @@ impl<B: Backend> HttpService<B> {
                 }
                 (_, Accepted::Tcp(stream, address)) => {
                     connections.spawn(async move {
-                        let _place = place;
+                        let _seat = seat;
                         let peer = Peer::Address(address.ip().to_canonical());
                         service.http1(stream, Door::Operators, peer, stop).await;
                     });
                 }
                 (_, Accepted::Unix(stream)) => {
                     connections.spawn(async move {
-                        let _place = place;
+                        let _seat = seat;
                         // Who has no name is nobody's owner.
                         let peer = match stream.peer_cred() {
                             Ok(user) => Peer::Socket(user.uid()),
@@ -233,13 +247,14 @@ impl<B: Backend> HttpService<B> {
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
+        let idle_limit = self.options().idle;
         let service = service_fn(move |request| {
             let service = self.clone();
             async move { Ok::<_, Infallible>(service.respond(door, peer, request).await) }
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(IDLE)
+            .header_read_timeout(idle_limit)
             .max_buf_size(HEAD)
             .serve_connection(TokioIo::new(stream), service)
             .with_upgrades();
@@ -256,9 +271,15 @@ impl<B: Backend> HttpService<B> {
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
+        let limit = self.options().idle;
+        let running = Running::default();
+        let idle = idle(running.watch(), limit);
         let service = service_fn(move |request| {
-            let service = self.clone();
-            async move { Ok::<_, Infallible>(service.respond(Door::Public, peer, request).await) }
+            let (service, turn) = (self.clone(), running.begin());
+            async move {
+                let response = service.respond(Door::Public, peer, request).await;
+                Ok::<_, Infallible>(response.map(|body: AnswerBody| turn.until_sent(body)))
+            }
         });
         let connection = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
@@ -268,22 +289,20 @@ impl<B: Backend> HttpService<B> {
             .max_concurrent_streams(STREAMS)
             .serve_connection(TokioIo::new(stream), service);
         let mut connection = std::pin::pin!(connection);
+        // Pings tell that somebody is there, and not that they want anything.
         tokio::select! {
             _ = connection.as_mut() => return,
+            () = idle => connection.as_mut().graceful_shutdown(),
             () = stopped(stop) => connection.as_mut().graceful_shutdown(),
         }
         let _ = timeout(FAREWELL, connection).await;
     }
 }
 
-/// The next connection, once there is room for it.
-async fn next(
-    listener: &Listener,
-    room: &Arc<Semaphore>,
-) -> io::Result<(Accepted, OwnedSemaphorePermit)> {
-    let place = Arc::clone(room).acquire_owned().await;
-    let place = place.map_err(io::Error::other)?;
-    Ok((listener.accept().await?, place))
+/// The next connection, once there is a seat for one.
+async fn next(listener: &Listener, seats: &Seats) -> io::Result<(Accepted, Free)> {
+    let free = seats.free().await?;
+    Ok((listener.accept().await?, free))
 }
 
 async fn stopped(mut stop: watch::Receiver<bool>) {

@@ -3,7 +3,8 @@
 //! Replicas draw small chunks from buckets that they share, so that together
 //! they never allow more than the limit; out of reach of those, each allows
 //! its share. Counts by fixed windows. Never forgets a bucket in its window,
-//! and keeps a bounded number of them. Next: `super::service`.
+//! and keeps a bounded number of them: however many strangers come, those who
+//! proved who they are keep theirs. Next: `super::service`.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,9 +14,12 @@ use fluffy_api::operation::Bucket;
 use fluffy_base::{Digest, Timestamp};
 
 use super::backend::Backend;
+use super::service::Peer;
 use crate::aside::Draw;
+use crate::source;
 
-/// The most buckets that are kept; old windows go first.
+/// The most buckets that are kept of either kind of payers; old windows go
+/// first.
 const MOST: usize = 20_000;
 
 /// The part of a window that is drawn at once: a twentieth.
@@ -118,9 +122,25 @@ impl Left {
     }
 }
 
+/// Who pays for a call.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Payer<'a> {
+    /// An org, a principal or a token: somebody proved to be it.
+    Known(&'a str),
+    /// Whoever is at the other end.
+    Stranger(Peer),
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Rates {
-    buckets: Mutex<HashMap<String, Local>>,
+    known: Buckets,
+    strangers: Buckets,
+}
+
+/// The buckets of one kind of payers.
+#[derive(Debug, Default)]
+struct Buckets {
+    all: Mutex<HashMap<String, Local>>,
     /// Held by whoever draws from a bucket of this share of all.
     turns: [tokio::sync::Mutex<()>; 16],
 }
@@ -158,12 +178,16 @@ impl Rates {
         &self,
         backend: &B,
         limits: RateLimits,
-        (bucket, payer): (Bucket, &str),
+        (bucket, payer): (Bucket, Payer<'_>),
     ) -> Left {
         let (name, limit, length) = limits.of(bucket);
         let seconds = length.as_secs().max(1);
         let now = seconds_of(backend.now());
-        let key = self.name(name, payer, now);
+        let (buckets, payer, others) = match payer {
+            Payer::Known(payer) => (&self.known, payer.to_owned(), "others"),
+            Payer::Stranger(peer) => (&self.strangers, counted(peer), "strangers"),
+        };
+        let key = buckets.name(name, (&payer, others), now);
         let number = now / seconds;
         let ends = (number + 1) * seconds;
         let window = Window { number, ends };
@@ -171,13 +195,13 @@ impl Rates {
             let allowed = local.take();
             (*local, allowed)
         };
-        let mut local = self.with(&key, window, take);
+        let mut local = buckets.with(&key, window, take);
         let mut turn = None;
         if !local.1 && !local.0.is_dry {
             // One draws for all who wait: a crowd that drew a chunk each would
             // leave nothing to other replicas.
-            turn = Some(self.turn(&key).lock().await);
-            local = self.with(&key, window, take);
+            turn = Some(buckets.turn(&key).lock().await);
+            local = buckets.with(&key, window, take);
         }
         if !local.1 && !local.0.is_dry {
             let wanted = (limit / CHUNKS).max(1);
@@ -187,7 +211,7 @@ impl Rates {
                 window: length,
             };
             let got = backend.draw(&key, draw).await;
-            local = self.with(&key, window, |local| {
+            local = buckets.with(&key, window, |local| {
                 let share = limit / backend.replicas().max(1);
                 let got = got.unwrap_or_else(|| wanted.min(share.saturating_sub(local.drawn)));
                 local.drawn += got;
@@ -209,16 +233,18 @@ impl Rates {
             allowed,
         }
     }
+}
 
+impl Buckets {
     /// Under which name a payer is counted. Those for whom there is no room
     /// share one bucket: nobody gets more by coming under many names.
-    fn name(&self, bucket: &str, payer: &str, now: u64) -> String {
+    fn name(&self, bucket: &str, (payer, others): (&str, &str), now: u64) -> String {
         let key = format!("{bucket}:{payer}");
         let mut buckets = self.lock();
         if buckets.len() >= MOST && !buckets.contains_key(&key) {
             buckets.retain(|_, local| local.ends > now);
             if buckets.len() >= MOST {
-                return format!("{bucket}:others");
+                return format!("{bucket}:{others}");
             }
         }
         key
@@ -244,7 +270,15 @@ impl Rates {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Local>> {
-        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a peer is counted as.
+fn counted(peer: Peer) -> String {
+    match peer {
+        Peer::Address(address) => source::counted(address).to_string(),
+        Peer::Socket(_) => peer.to_string(),
     }
 }
 

@@ -8,8 +8,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fluffy_api::Problem;
-use fluffy_base::{Digest, canonical};
-use serde_json::Value;
+use fluffy_base::Digest;
 
 use super::backend::{Asked, Backend, Stored};
 use super::service::Finished;
@@ -50,15 +49,6 @@ impl Keys {
     }
 }
 
-/// The hash of a request: all that makes it another one.
-pub(super) fn hash(asked: &Asked) -> Digest {
-    let body = asked.body.clone().unwrap_or(Value::Null);
-    let whole = serde_json::json!([asked.operation.spec().id, asked.path, asked.query, body]);
-    // A number that has no canonical form is hashed as it is written.
-    let text = canonical::to_string(&whole).unwrap_or_else(|_| whole.to_string());
-    Digest::of(text.as_bytes())
-}
-
 /// Where the answer of a request is stored.
 pub(super) fn storage_key(asked: &Asked, key: &str) -> String {
     let org = super::head::org(asked.operation, &asked.path).unwrap_or_default();
@@ -82,14 +72,17 @@ pub(super) async fn settled<B: Backend>(
     request: Digest,
 ) -> Result<Option<Stored>, Box<Problem>> {
     let stored = backend.recall(key).await.map_err(super::answer::problem)?;
-    match stored {
-        Some(stored) if stored.request != request => Err(Box::new(Problem::new(
+    let Some(stored) = stored else {
+        return Ok(None);
+    };
+    let is_same = backend.is_same(stored.request, request);
+    match is_same.map_err(super::answer::problem)? {
+        false => Err(Box::new(Problem::new(
             "idempotency_key_reuse",
             "this key came with another request before",
             "use a new key for a new request",
         ))),
-        Some(stored) if stored.status >= 400 => Ok(Some(stored)),
-        _ => Ok(None),
+        true => Ok((stored.status >= 400).then_some(stored)),
     }
 }
 

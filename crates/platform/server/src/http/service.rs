@@ -9,7 +9,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fluffy_api::operation::{Auth, Bucket, Kind, Method, Spec};
 use fluffy_api::request::{self, Requests};
@@ -36,7 +36,7 @@ use super::head::{self, Shown};
 use super::listen::Door;
 use super::metrics::Metrics;
 use super::places::Places;
-use super::rate::{Left, RateLimits, Rates};
+use super::rate::{Left, Payer, RateLimits, Rates};
 use super::repeat::{self, Keys};
 use super::stream;
 use crate::fold::Position;
@@ -55,6 +55,10 @@ pub struct Options {
     pub turn: Duration,
     /// How long a request may take in all.
     pub deadline: Duration,
+    /// The most connections of a listener at once; of one address a quarter.
+    pub connections: usize,
+    /// How long a connection may have no request, from the first one on.
+    pub idle: Duration,
 }
 
 impl Default for Options {
@@ -65,6 +69,8 @@ impl Default for Options {
             at_once: 256,
             turn: Duration::from_secs(5),
             deadline: Duration::from_secs(30),
+            connections: 2048,
+            idle: Duration::from_secs(180),
         }
     }
 }
@@ -150,6 +156,10 @@ impl<B: Backend> HttpService<B> {
         &self.shared.backend
     }
 
+    pub(super) fn options(&self) -> &Options {
+        &self.shared.options
+    }
+
     #[cfg(test)]
     pub(super) fn holder(&self) -> String {
         self.shared.places.holder()
@@ -168,7 +178,7 @@ impl<B: Backend> HttpService<B> {
         R::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let shared = &self.shared;
-        let _running = shared.metrics.begin();
+        let (_running, began) = (shared.metrics.begin(), Instant::now());
         let mut way = Way {
             request_id: RequestId::generate().to_string(),
             peer,
@@ -185,7 +195,7 @@ impl<B: Backend> HttpService<B> {
             Some(left) => left,
             None => {
                 // What was refused before anybody was known costs the address.
-                let left = shared.count(Bucket::Read, &way.peer.to_string()).await;
+                let left = shared.count(Bucket::Read, Payer::Stranger(way.peer)).await;
                 if !left.allowed {
                     result = Err(answer::rate_limited(&left));
                 }
@@ -199,10 +209,8 @@ impl<B: Backend> HttpService<B> {
         };
         let reply = result.unwrap_or_else(|problem| Reply::refusal(*problem, &told.request_id));
         let response = reply.send(&told);
-        let operation = way
-            .operation
-            .map_or("none", |operation| operation.spec().id);
-        shared.metrics.count(operation, response.status().as_u16());
+        let status = response.status().as_u16();
+        shared.metrics.count(way.operation, status, began.elapsed());
         response
     }
 }
@@ -274,7 +282,12 @@ impl<B: Backend> Shared<B> {
         let query = request::query(spec, pairs)?;
         if spec.auth == Auth::ExecToken {
             let ask = open_exec(&path, way);
-            return exec::connect(&this.backend, &head, ask, upgrade).await;
+            return match exec::connect(&this.backend, &head, ask, upgrade).await {
+                Err(problem) if problem.code == "exec_token_invalid" => {
+                    Err(this.failed(problem, way).await)
+                }
+                opened => opened,
+            };
         }
         let body = body::read(operation, &head.headers, body).await?;
         if let Some(body) = &body {
@@ -356,11 +369,17 @@ impl<B: Backend> Shared<B> {
             way.left = Some(Left::free());
             return Ok(found);
         }
-        let left = self.count(Bucket::Auth, &way.peer.to_string()).await;
+        Err(self.failed(no_operation(), way).await)
+    }
+
+    /// Has whoever is at the other end pay for a credential that was not good;
+    /// what they hear of it, which soon is no more than that it was too much.
+    async fn failed(&self, refused: Box<Problem>, way: &mut Way) -> Box<Problem> {
+        let left = self.count(Bucket::Auth, Payer::Stranger(way.peer)).await;
         way.left = Some(left);
         match left.allowed {
-            true => Err(no_operation()),
-            false => Err(answer::rate_limited(&left)),
+            true => refused,
+            false => answer::rate_limited(&left),
         }
     }
 
@@ -391,14 +410,10 @@ impl<B: Backend> Shared<B> {
             Err(refusal) => refusal,
         };
         let problem = answer::problem(refusal);
-        if problem.status == 401 {
-            let left = self.count(Bucket::Auth, &source).await;
-            way.left = Some(left);
-            if !left.allowed {
-                return Err(answer::rate_limited(&left));
-            }
+        match problem.status {
+            401 => Err(self.failed(problem, way).await),
+            _ => Err(problem),
         }
-        Err(problem)
     }
 
     /// Counts a call, and refuses it if there is nothing left.
@@ -410,18 +425,20 @@ impl<B: Backend> Shared<B> {
         way: &mut Way,
     ) -> Result<(), Box<Problem>> {
         let spec = operation.spec();
-        let payer = match spec.auth {
-            Auth::Caller => self.backend.payer(caller, head::org(operation, path)),
-            Auth::None | Auth::ExecToken => way.peer.to_string(),
+        let known = match spec.auth {
+            Auth::Caller => Some(self.backend.payer(caller, head::org(operation, path))),
+            Auth::None | Auth::ExecToken => None,
         };
+        let stranger = Payer::Stranger(way.peer);
+        let payer = known.as_deref().map_or(stranger, Payer::Known);
         let own = self.count_own(spec.rate, caller).await;
         let left = match own.filter(|own| !own.allowed) {
             // What a token's own limit refuses costs the org nothing.
             Some(refused) => refused,
             None => {
-                let mut left = tightest(own, self.count(spec.rate, &payer).await);
+                let mut left = tightest(own, self.count(spec.rate, payer).await);
                 if spec.rate == Bucket::Exec && left.allowed {
-                    left = tightest(Some(left), self.count(Bucket::Write, &payer).await);
+                    left = tightest(Some(left), self.count(Bucket::Write, payer).await);
                 }
                 left
             }
@@ -441,11 +458,11 @@ impl<B: Backend> Shared<B> {
             Bucket::Exec => Bucket::Write,
             bucket => bucket,
         };
-        let counted = self.rates.count(&self.backend, limits, (bucket, &token));
-        Some(counted.await)
+        let paid = (bucket, Payer::Known(&token));
+        Some(self.rates.count(&self.backend, limits, paid).await)
     }
 
-    async fn count(&self, bucket: Bucket, payer: &str) -> Left {
+    async fn count(&self, bucket: Bucket, payer: Payer<'_>) -> Left {
         let limits = self.options.rates;
         self.rates
             .count(&self.backend, limits, (bucket, payer))
@@ -471,10 +488,11 @@ impl<B: Backend> Shared<B> {
             let Some(key) = key else {
                 return this.finish(asked, wait).await;
             };
-            let request = this.backend.fingerprint(repeat::hash(&asked));
+            let plain = asked.hash();
+            let request = this.backend.fingerprint(plain);
             let storage = repeat::storage_key(&asked, &key);
             let _held = this.keys.hold(storage.clone())?;
-            if let Some(stored) = repeat::settled(&this.backend, &storage, request).await? {
+            if let Some(stored) = repeat::settled(&this.backend, &storage, plain).await? {
                 return Ok(this.replay(stored));
             }
             asked.idempotency = Some((key, request));
@@ -549,7 +567,8 @@ impl<B: Backend> Shared<B> {
                 status_url: status_url(operation, &path, &subject.id),
             };
             let value = serde_json::to_value(receipt).unwrap_or_default();
-            return Ok(Finished::plain(202, value, position));
+            // Nobody tells it later: what is shown of this then has no secret.
+            return Ok(Finished::plain(202, value, position).telling(wrote.once));
         }
         let mut stored = self.backend.answer(&subject);
         if status == 202 && is_replay {

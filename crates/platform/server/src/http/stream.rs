@@ -246,7 +246,10 @@ fn may_go_on(lines: &[Printed]) -> bool {
 }
 
 fn is_history(operation: Operation) -> bool {
-    matches!(operation, Operation::ListEvents | Operation::ListAudit)
+    matches!(
+        operation,
+        Operation::ListEvents | Operation::ListAudit | Operation::ListPlatformEvents
+    )
 }
 
 struct Stream<B> {

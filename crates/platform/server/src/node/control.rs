@@ -24,6 +24,7 @@ use fluffy_control::runtime::notice::{
     self, Enrolment as NewNode, JobReport, Report, VolumeReport,
 };
 use fluffy_control::runtime::quota::Dimension;
+use fluffy_control::runtime::record::EnrollmentToken;
 use fluffy_control::{Caller, CallerKind, Notice, Outcome, State};
 use fluffy_ledger::{Actor, ActorKind};
 use fluffy_planner::lifecycle::{ExecState, InstanceStatus, NodeState};
@@ -33,7 +34,8 @@ use zeroize::Zeroizing;
 
 use super::ca::Role;
 use super::desk::{
-    Desk, DeskError, Enrolment, Opened, Orders, Place, RefusedEnrolment, Standing, Token,
+    Approval, Desk, DeskError, Enrolment, Machine, Opened, Orders, Place, RefusedEnrolment,
+    Standing, Token,
 };
 use super::enrol::millis;
 use super::plan::{self, Index};
@@ -386,6 +388,36 @@ impl ControlDesk {
         }
     }
 
+    /// Has it decided whether a machine joins, in the words of machines.
+    async fn decided(
+        &self,
+        token: EnrollmentTokenId,
+        said: RuntimeNotice,
+    ) -> Result<(), DeskError> {
+        let said = self.submit(system(), Notice::Runtime(said)).await;
+        let subject = said.map_err(|error| match error {
+            DeskError::Refused { code, why } => match code {
+                "forbidden" => refused("enroll_denied", "this token cannot be used"),
+                "policy_denied" => refused("enroll_policy", &why),
+                "ipam_unavailable" => refused("overlay_full", &why),
+                _ => refused("enroll_bad_request", &why),
+            },
+            DeskError::Unavailable => DeskError::Unavailable,
+        })?;
+        if subject.kind == "refused" {
+            let why = "this key or machine belongs to a node already";
+            return Err(refused("enroll_duplicate", why));
+        }
+        if subject.kind == notice::PENDING {
+            let why = format!(
+                "an operator has to approve this machine: `fluffy nodes enroll-token approve \
+                 {token}`"
+            );
+            return Err(refused(PENDING, &why));
+        }
+        Ok(())
+    }
+
     /// Counts a try of a token by who could not be reached; whether it is the
     /// last.
     async fn is_last_attempt(&self, token: EnrollmentTokenId) -> bool {
@@ -601,6 +633,34 @@ fn drivers(facts: &v1::Facts) -> Vec<NodeDriver> {
     facts.drivers.iter().map(driver).collect()
 }
 
+/// A machine as the state hears of it.
+fn new_node(it: Machine, node: NodeId, cert_fingerprint: String) -> NewNode {
+    NewNode {
+        node,
+        request_key: it.key.to_string(),
+        token: it.token,
+        wireguard_public_key: STANDARD.encode(it.overlay_key),
+        endpoint: it.endpoint,
+        cert_fingerprint,
+        arch: it.facts.arch.clone(),
+        drivers: drivers(&it.facts),
+        labels: it.facts.labels,
+        agent_version: it.facts.agent_version,
+        machine: (!it.mark.is_empty()).then(|| STANDARD.encode(&it.mark)),
+        former: it.former,
+    }
+}
+
+fn approval_of(token: &EnrollmentToken) -> Approval {
+    let decided = token.request.as_ref().map(|it| it.decided.as_ref());
+    match (token.require_approval, decided) {
+        (false, _) => Approval::Settled,
+        (true, Some(Some((outcome, _)))) if outcome == "approved" => Approval::Settled,
+        (true, Some(_)) => Approval::Awaited,
+        (true, None) => Approval::Needed,
+    }
+}
+
 fn refused(code: &'static str, why: &str) -> DeskError {
     DeskError::Refused {
         code,
@@ -634,59 +694,37 @@ impl Desk for ControlDesk {
             let now = self.platform.clock().now();
             let usable = self.platform.sequencer().read(|state| {
                 let token = state.runtime.enrollment_tokens.get(&id);
-                let token = token.filter(|it| it.ended.is_none() && it.expires_at > now);
-                token.map(|token| token.allow_nat)
+                let token = token.filter(|it| it.ended.is_none() && it.expires_at > now)?;
+                Some((token.allow_nat, approval_of(token)))
             });
-            Ok(usable.map(|allow_nat| Token {
+            Ok(usable.map(|(allow_nat, approval)| Token {
                 id,
                 role: Role::Worker,
                 place: match allow_nat {
                     true => Place::Anywhere,
                     false => Place::Reachable,
                 },
+                approval,
             }))
+        })
+    }
+
+    fn ask(&self, machine: Machine) -> BoxFuture<'_, Result<(), DeskError>> {
+        Box::pin(async move {
+            let token = machine.token;
+            // An id that nothing has, because nothing is kept under it.
+            let asks = new_node(machine, NodeId::generate(), String::new());
+            let asks = RuntimeNotice::EnrollmentAsked(Box::new(asks));
+            self.decided(token, asks).await
         })
     }
 
     fn enrol(&self, it: Enrolment) -> BoxFuture<'_, Result<v1::Overlay, DeskError>> {
         Box::pin(async move {
-            let new = NewNode {
-                node: it.node,
-                request_key: it.key.to_string(),
-                token: it.token,
-                wireguard_public_key: STANDARD.encode(it.overlay_key),
-                endpoint: it.endpoint,
-                cert_fingerprint: it.fingerprint.to_string(),
-                arch: it.facts.arch.clone(),
-                drivers: drivers(&it.facts),
-                labels: it.facts.labels,
-                agent_version: it.facts.agent_version,
-                machine: (!it.machine.is_empty()).then(|| STANDARD.encode(&it.machine)),
-                former: it.former,
-            };
-            let said = RuntimeNotice::Enroll(Box::new(new));
-            let said = self.submit(system(), Notice::Runtime(said)).await;
-            let subject = said.map_err(|error| match error {
-                DeskError::Refused { code, why } => match code {
-                    "forbidden" => refused("enroll_denied", "this token cannot be used"),
-                    "policy_denied" => refused("enroll_policy", &why),
-                    "ipam_unavailable" => refused("overlay_full", &why),
-                    _ => refused("enroll_bad_request", &why),
-                },
-                DeskError::Unavailable => DeskError::Unavailable,
-            })?;
-            if subject.kind == "refused" {
-                let why = "this key or machine belongs to a node already";
-                return Err(refused("enroll_duplicate", why));
-            }
-            if subject.kind == notice::PENDING {
-                let why = format!(
-                    "an operator has to approve this machine: `fluffy nodes enroll-token approve \
-                     {}`",
-                    it.token
-                );
-                return Err(refused(PENDING, &why));
-            }
+            let token = it.machine.token;
+            let new = new_node(it.machine, it.node, it.fingerprint.to_string());
+            let new = RuntimeNotice::Enroll(Box::new(new));
+            self.decided(token, new).await?;
             let place = self.platform.sequencer().read(|state| {
                 let address = state.runtime.nodes.get(&it.node)?.address;
                 let length = state.runtime.ipam.prefix?.node_length();

@@ -26,11 +26,17 @@ pub trait Desk: Send + Sync + 'static {
     /// The token of this hash, if it can be used now.
     fn token(&self, hash: Digest) -> BoxFuture<'_, Result<Option<Token>, DeskError>>;
 
+    /// Whether a machine may join, before it has a certificate.
+    ///
+    /// Refused with [`PENDING`](fluffy_api::node::PENDING) while a person has to
+    /// look at it first, which uses up nothing; the machine asks again. Records
+    /// that it asks, the first time.
+    fn ask(&self, machine: Machine) -> BoxFuture<'_, Result<(), DeskError>>;
+
     /// Makes a machine a node: uses the token up, books addresses, records it.
     ///
-    /// A duplicate, or what policy refuses, uses the token up as well. Refused
-    /// with [`PENDING`](fluffy_api::node::PENDING) where a person has to look at the machine first, which
-    /// uses up nothing; the machine asks again.
+    /// A duplicate, or what policy refuses, uses the token up as well; who has
+    /// to be approved is refused as by [`ask`](Self::ask).
     fn enrol(&self, enrolment: Enrolment) -> BoxFuture<'_, Result<v1::Overlay, DeskError>>;
 
     /// Records an enrolment that was refused here; some refusals use it up.
@@ -126,6 +132,20 @@ pub struct Token {
     pub role: Role,
     /// What is known of where the machine will be.
     pub place: Place,
+    /// What a person has to say of the machine that comes with it.
+    pub approval: Approval,
+}
+
+/// What a person has to say of the machine that comes with a token, as far as
+/// this replica has heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Approval {
+    /// Nothing, or they said yes.
+    Settled,
+    /// Whether it may join; no machine has asked yet.
+    Needed,
+    /// The same, and one asked.
+    Awaited,
 }
 
 /// Where a machine may be that uses a token.
@@ -137,17 +157,24 @@ pub enum Place {
     Anywhere,
 }
 
-/// A machine that proved what can be proved here.
+/// A machine that proved what can be proved here, and what it joins with.
 #[derive(Debug, Clone)]
 pub struct Enrolment {
-    /// The token that it came with.
-    pub token: EnrollmentTokenId,
+    /// Which machine.
+    pub machine: Machine,
     /// The id that it gets.
     pub node: NodeId,
-    /// What for.
-    pub role: Role,
     /// Its certificate, as it is known by.
     pub fingerprint: Digest,
+}
+
+/// A machine that proved what can be proved here.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    /// The token that it came with.
+    pub token: EnrollmentTokenId,
+    /// What for.
+    pub role: Role,
     /// Of the key that its certificate is for: the same at every try.
     pub key: Digest,
     /// Its key in the overlay.
@@ -157,7 +184,7 @@ pub struct Enrolment {
     /// What it can.
     pub facts: v1::Facts,
     /// What makes the machine this machine; empty if it did not say.
-    pub machine: Vec<u8>,
+    pub mark: Vec<u8>,
     /// The node that it says it was.
     pub former: Option<NodeId>,
     /// Where it called from.

@@ -23,10 +23,11 @@ use v1::enroll_response::Step as Told;
 
 use super::ca::Role;
 use super::csr::SigningRequest;
-use super::desk::{DeskError, Enrolment, Place, RefusedEnrolment, Token};
+use super::desk::{Approval, DeskError, Enrolment, Machine, Place, RefusedEnrolment, Token};
 use super::reach::reaches;
 use super::service::Shared;
 use super::stream::Inlet;
+use crate::source;
 
 /// How long a machine may take for each of its two messages.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -39,6 +40,12 @@ const SKEW: Duration = Duration::from_secs(300);
 
 /// The most labels and drivers, and the longest of their texts.
 const MAX_FACTS: (usize, usize) = (64, 256);
+
+/// The code of what is the server's own, and passes.
+const RETRY: &str = "enroll_retry";
+
+/// The same of a cluster that has no room.
+const FULL: &str = "overlay_full";
 
 /// Why a machine does not become a node: the code, and words for people.
 struct Refused {
@@ -58,7 +65,8 @@ struct Begun {
     role: Role,
     endpoint: Option<SocketAddr>,
     facts: v1::Facts,
-    machine: Vec<u8>,
+    /// What makes the machine this machine.
+    mark: Vec<u8>,
     former: Option<NodeId>,
 }
 
@@ -91,9 +99,10 @@ pub(super) async fn enrol(
     if refused.code == "enroll_denied" {
         sleep_until(since + FLOOR).await;
     }
+    let is_due = shared.passing.is_due(&refused, since);
     let code = match refused.code {
         "enroll_bad_request" => Code::InvalidArgument,
-        "enroll_retry" => Code::Unavailable,
+        RETRY => Code::Unavailable,
         "enroll_unreachable" => Code::FailedPrecondition,
         _ => Code::PermissionDenied,
     };
@@ -104,7 +113,9 @@ pub(super) async fn enrol(
         key: refused.key,
         at: shared.clock.now(),
     };
-    shared.desk.refused(record).await;
+    if is_due {
+        shared.desk.refused(record).await;
+    }
     told.end(refusal(code, refused.code, refused.why)).await;
 }
 
@@ -154,50 +165,76 @@ async fn attempt(
             let why = "the machine does not have the overlay key that it named";
             return Err(refused("enroll_proof_failed", why));
         }
-        None => return Err(refused("enroll_retry", "the enrolment was not finished")),
+        None => return Err(refused(RETRY, "the enrolment was not finished")),
     }
-    if let Some(endpoint) = begun.endpoint
-        && !reaches(endpoint).await
-    {
-        let why = format!("nothing answers at {endpoint}; open that UDP port");
-        return Err(refused("enroll_unreachable", &why));
+    let of_token = |error| Refused {
+        token: Some(token.id),
+        ..error
+    };
+    let endpoint = begun.endpoint;
+    let request = begun.request.clone();
+    let machine = machine(begun, &token, source);
+    // Who waits was reached before, and is looked at again once it may join:
+    // what fails meanwhile costs it nothing.
+    let waits = token.approval == Approval::Awaited;
+    if !waits {
+        reached(endpoint).await.map_err(of_token)?;
     }
-    let credentials = admit(shared, source, begun, &token)
-        .await
-        .map_err(|error| Refused {
-            token: Some(token.id),
-            ..error
-        })?;
+    if token.approval != Approval::Settled {
+        let said = shared.desk.ask(machine.clone()).await;
+        said.map_err(of_desk).map_err(of_token)?;
+    }
+    if waits {
+        reached(endpoint).await.map_err(of_token)?;
+    }
+    let credentials = admit(shared, machine, &request).await.map_err(of_token)?;
     // Whoever is gone by now has no credentials, and is revoked unconfirmed.
     let _ = told.say(step(Told::Credentials(credentials))).await;
     Ok(())
 }
 
-/// Issues the certificate and has the desk record the node that it is for.
-async fn admit(
-    shared: &Shared,
-    source: IpAddr,
-    begun: Begun,
-    token: &Token,
-) -> Result<v1::Credentials, Refused> {
-    let sealed = || no("enroll_retry", "the server's master keys are not at hand");
-    let authority = shared.authority.load_full().ok_or_else(sealed)?;
-    let node = NodeId::generate();
-    let certified = authority
-        .certify(&begun.request, (node, begun.role), shared.clock.now())
-        .map_err(|_| no("enroll_retry", "no certificate can be made now"))?;
-    let enrolment = Enrolment {
+/// What the desk is told of a machine.
+fn machine(begun: Begun, token: &Token, source: IpAddr) -> Machine {
+    Machine {
         token: token.id,
-        node,
         role: begun.role,
-        fingerprint: certified.fingerprint,
         key: Digest::of(begun.request.der_bytes()),
         overlay_key: begun.overlay_key,
         endpoint: begun.endpoint.map_or(String::new(), |at| at.to_string()),
         facts: begun.facts,
-        machine: begun.machine,
+        mark: begun.mark,
         former: begun.former,
         source,
+    }
+}
+
+/// Checks that a machine is where it says, if it says so.
+async fn reached(endpoint: Option<SocketAddr>) -> Result<(), Refused> {
+    match endpoint {
+        Some(endpoint) if !reaches(endpoint).await => {
+            let why = format!("nothing answers at {endpoint}; open that UDP port");
+            Err(no("enroll_unreachable", why))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Issues the certificate and has the desk record the node that it is for.
+async fn admit(
+    shared: &Shared,
+    machine: Machine,
+    request: &SigningRequest,
+) -> Result<v1::Credentials, Refused> {
+    let sealed = || no(RETRY, "the server's master keys are not at hand");
+    let authority = shared.authority.load_full().ok_or_else(sealed)?;
+    let node = NodeId::generate();
+    let certified = authority
+        .certify(request, (node, machine.role), shared.clock.now())
+        .map_err(|_| no(RETRY, "no certificate can be made now"))?;
+    let enrolment = Enrolment {
+        machine,
+        node,
+        fingerprint: certified.fingerprint,
     };
     let overlay = shared.desk.enrol(enrolment).await.map_err(of_desk)?;
     Ok(v1::Credentials {
@@ -270,7 +307,7 @@ fn read(begin: v1::EnrollBegin, now: Timestamp) -> Result<Begun, Refused> {
         role,
         endpoint: endpoint(&begin.underlay.unwrap_or_default())?,
         facts,
-        machine: begin.machine_fingerprint,
+        mark: begin.machine_fingerprint,
         former: begin.former_node_id.parse().ok(),
         csr: begin.csr,
     })
@@ -338,7 +375,7 @@ fn bad(why: impl Into<String>) -> Refused {
 fn of_desk(error: DeskError) -> Refused {
     match error {
         DeskError::Refused { code, why } => no(code, why),
-        DeskError::Unavailable => no("enroll_retry", "the server cannot enrol now; try again"),
+        DeskError::Unavailable => no(RETRY, "the server cannot enrol now; try again"),
     }
 }
 
@@ -347,40 +384,81 @@ pub(super) fn millis(at: Timestamp) -> u64 {
     u64::try_from(at.as_micros() / 1000).unwrap_or(0)
 }
 
-/// How often addresses came with something wrong, of the last minute; each is
+/// How often sources came with something wrong, of the last minute; each is
 /// recorded, so there must be an end to it.
 #[derive(Debug, Default)]
 pub(super) struct Strangers(Mutex<HashMap<IpAddr, (Instant, u32)>>);
 
 impl Strangers {
-    /// How much of one address is looked at in one window.
+    /// How much of one source is looked at in one window.
     const TRIES: u32 = 10;
 
     const WINDOW: Duration = Duration::from_secs(60);
 
-    /// The most addresses that are remembered.
+    /// The most sources that are remembered.
     const MOST: usize = 10_000;
 
     fn may_try(&self, source: IpAddr, now: Instant) -> bool {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match known.get(&source) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match known.get(&source::counted(source)) {
             Some((since, tries)) => {
                 *tries < Self::TRIES || now.duration_since(*since) >= Self::WINDOW
             }
-            None => known.len() < Self::MOST,
+            None => {
+                // Who is new here is not kept out by those of long ago.
+                forget(&mut known, Self::MOST, |(since, _)| {
+                    now.duration_since(*since) < Self::WINDOW
+                });
+                known.len() < Self::MOST
+            }
         }
     }
 
     fn failed(&self, source: IpAddr, now: Instant) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= Self::MOST {
-            known.retain(|_, (since, _)| now.duration_since(*since) < Self::WINDOW);
-        }
-        let (since, tries) = known.entry(source).or_insert((now, 0));
+        let (since, tries) = known.entry(source::counted(source)).or_insert((now, 0));
         if now.duration_since(*since) >= Self::WINDOW {
             (*since, *tries) = (now, 0);
         }
         *tries += 1;
+    }
+}
+
+/// What passes by itself, and is asked about again until it has: recorded of a
+/// token when it begins, and then once in a while.
+#[derive(Debug, Default)]
+pub(super) struct Passing(Mutex<HashMap<EnrollmentTokenId, Instant>>);
+
+impl Passing {
+    /// How often it is recorded.
+    const WINDOW: Duration = Duration::from_secs(300);
+
+    /// From how many tokens on those of long ago are forgotten.
+    const MANY: usize = 1_000;
+
+    fn is_due(&self, refused: &Refused, now: Instant) -> bool {
+        if ![RETRY, FULL].contains(&refused.code) {
+            return true;
+        }
+        // Without a token it could not be looked up: nothing was refused.
+        let Some(token) = refused.token else {
+            return false;
+        };
+        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = |since: &Instant| now.duration_since(*since) < Self::WINDOW;
+        forget(&mut said, Self::MANY, is_new);
+        if said.get(&token).is_some_and(is_new) {
+            return false;
+        }
+        said.insert(token, now);
+        true
+    }
+}
+
+/// Keeps only what still counts, where there is a lot.
+fn forget<K, V>(known: &mut HashMap<K, V>, many: usize, counts: impl Fn(&V) -> bool) {
+    if known.len() >= many {
+        known.retain(|_, entry| counts(entry));
     }
 }
 
@@ -389,7 +467,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wrong_tokens_of_one_address_are_counted_by_the_minute() {
+    fn wrong_tokens_of_one_source_are_counted_by_the_minute() {
         let strangers = Strangers::default();
         let [one, other] = [1, 2].map(|last| IpAddr::from([192, 0, 2, last]));
         let now = Instant::now();
@@ -403,5 +481,53 @@ mod tests {
         assert!(strangers.may_try(one, later));
         strangers.failed(one, later);
         assert!(strangers.may_try(one, later));
+        // By whatever address of its network it comes.
+        let hosts =
+            |network: u16, host: u16| IpAddr::from([0x2001, 0xdb8, 0, network, 0, 0, 0, host]);
+        for host in 0..10 {
+            strangers.failed(hosts(1, host), now);
+        }
+        assert!(!strangers.may_try(hosts(1, 99), now));
+        assert!(strangers.may_try(hosts(2, 99), now));
+    }
+
+    #[test]
+    fn a_crowd_of_strangers_keeps_nobody_out_for_longer_than_it_comes() {
+        let strangers = Strangers::default();
+        let now = Instant::now();
+        for number in 0..10_000_u32 {
+            strangers.failed(IpAddr::from(number.to_be_bytes()), now);
+        }
+        let late = IpAddr::from([192, 0, 2, 1]);
+        assert!(!strangers.may_try(late, now), "there is an end to it");
+        // Nobody fails meanwhile: nobody else clears what is over.
+        assert!(strangers.may_try(late, now + Strangers::WINDOW));
+    }
+
+    #[test]
+    fn what_passes_is_recorded_once_in_a_while_and_what_is_refused_each_time() {
+        let passing = Passing::default();
+        let now = Instant::now();
+        let [one, other] = [1, 2].map(|bits| Some(EnrollmentTokenId::from_bits(bits)));
+        let due = |code, token, at| {
+            let refused = Refused {
+                token,
+                ..no(code, "")
+            };
+            passing.is_due(&refused, at)
+        };
+        assert!(due(RETRY, one, now));
+        for code in [RETRY, FULL] {
+            assert!(!due(code, one, now), "{code}");
+            assert!(!due(code, None, now), "{code}");
+        }
+        assert!(due(FULL, other, now));
+        for _ in 0..2 {
+            assert!(due("enroll_unreachable", one, now));
+            assert!(due("enroll_denied", None, now));
+        }
+        let later = now + Passing::WINDOW;
+        assert!(due(RETRY, one, later));
+        assert!(!due(RETRY, one, later));
     }
 }

@@ -21,7 +21,6 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::{TlsAcceptor, rustls};
@@ -33,7 +32,7 @@ use v1::nodes_server::{Nodes, NodesServer};
 
 use super::ca::{Authority, AuthorityError, Role};
 use super::desk::{Desk, DeskError, Standing};
-use super::enrol::{Strangers, enrol};
+use super::enrol::{Passing, Strangers, enrol};
 use super::errand::{ErrandError, Errands};
 use super::exec::{Carried, ExecError, ExecLink, Execs};
 use super::session::{Sessions, wrong};
@@ -41,6 +40,7 @@ use super::stream::{Inlet, Outbox, outbox};
 use super::tls::{Members, Peer, acceptor};
 use super::{blob, edge, registry, session};
 use crate::logs::{Logs, Printer};
+use crate::seats::{Seat, Seats};
 
 /// The most connections at once.
 const MAX_CONNECTIONS: usize = 1024;
@@ -70,6 +70,7 @@ pub struct NodeServer {
     shared: Arc<Shared>,
     names: Arc<[String]>,
     tls: Arc<Mutex<(Timestamp, TlsAcceptor)>>,
+    connections: usize,
 }
 
 /// Why nodes cannot be served.
@@ -94,6 +95,7 @@ pub(super) struct Shared {
     pub(super) execs: Execs,
     pub(super) errands: Errands,
     pub(super) strangers: Strangers,
+    pub(super) passing: Passing,
     logs: Arc<Logs>,
     members: Arc<Members>,
     pub(super) shelf: OnceLock<Arc<Shelf>>,
@@ -157,6 +159,7 @@ impl NodeServer {
                 execs: Execs::default(),
                 errands: Errands::default(),
                 strangers: Strangers::default(),
+                passing: Passing::default(),
                 logs: Arc::default(),
                 shelf: OnceLock::new(),
                 registries: OnceLock::new(),
@@ -164,7 +167,15 @@ impl NodeServer {
             }),
             names: names.into(),
             tls: Arc::new(Mutex::new((now, tls))),
+            connections: MAX_CONNECTIONS,
         })
+    }
+
+    /// The same, with so many connections at once.
+    #[must_use]
+    pub const fn with_connections(mut self, most: usize) -> Self {
+        self.connections = most;
+        self
     }
 
     /// Goes on with an authority whose issuing certificate is a newer one.
@@ -178,11 +189,11 @@ impl NodeServer {
 
     /// Serves a listener until the future is dropped.
     pub async fn serve(&self, listener: TcpListener) {
-        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let seats = Seats::new(self.connections);
         let mut connections = JoinSet::new();
         loop {
             while connections.try_join_next().is_some() {}
-            let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+            let Ok(free) = seats.free().await else {
                 return;
             };
             let (stream, from) = match listener.accept().await {
@@ -193,17 +204,27 @@ impl NodeServer {
                     continue;
                 }
             };
+            // Whose source has its share is closed; a handshake would be work.
+            let Some(seat) = seats.give(free, Some(from.ip())) else {
+                continue;
+            };
             let _ = stream.set_nodelay(true);
             let server = self.clone();
             connections.spawn(async move {
-                let _place = place;
-                server.speak(stream, from.ip()).await;
+                server.seated(stream, from.ip(), Some(seat)).await;
             });
         }
     }
 
     /// Serves one connection, of whatever kind, until it ends.
     pub async fn speak<S>(&self, stream: S, source: IpAddr)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        self.seated(stream, source, None).await;
+    }
+
+    async fn seated<S>(&self, stream: S, source: IpAddr, mut seat: Option<Seat>)
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -214,6 +235,13 @@ impl NodeServer {
         let peer = certificates
             .and_then(<[_]>::first)
             .and_then(|certificate| self.shared.members.peer(certificate));
+        // Any number of nodes may be behind one address, and none is shut out
+        // by strangers there that came before it.
+        if let (Some(seat), Some(peer)) = (&mut seat, &peer)
+            && self.shared.admit(peer).is_ok()
+        {
+            seat.vouch();
+        }
         let connection = Connection {
             shared: Arc::clone(&self.shared),
             peer,

@@ -1,40 +1,68 @@
-//! How long events took from their moment to the readers.
+//! How long events took from their moment to the readers, lately.
 //!
 //! Counts in buckets that grow by an eighth, so a percentile is right within
-//! that; never allocates after it was made.
+//! that; never allocates after it was made. What is shown is of the last
+//! moments: a server that ran well for a month and lags now says so.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use fluffy_base::Timestamp;
 
 /// Eight per doubling, from a microsecond to more than a day.
 const BUCKETS: usize = 8 * 38;
+/// How long a window is; the current one and the one before are looked at. One
+/// late event is forgotten before anybody is woken for a minute of them.
+const WINDOW: Duration = Duration::from_secs(15);
 
 /// Counts how late events were.
 #[derive(Debug)]
 pub struct Lag {
-    counts: Box<[AtomicU64]>,
-    longest: AtomicU64,
+    began: Instant,
+    counted: Mutex<Counted>,
+}
+
+#[derive(Debug)]
+struct Counted {
+    events: u64,
+    windows: [Window; 2],
+}
+
+/// What was counted in one window.
+#[derive(Debug)]
+struct Window {
+    /// Which one it is, from the first.
+    number: u64,
+    counts: Box<[u64]>,
+    longest: u64,
 }
 
 /// How late events were, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LagReport {
-    /// How many events.
+    /// How many events there were since the start.
     pub events: u64,
-    /// Half were not later than this.
+    /// Half of the last ones were not later than this.
     pub median: u64,
-    /// One in a hundred was later than this.
+    /// One in a hundred of the last ones was later than this.
     pub percentile_99: u64,
-    /// None was later.
+    /// None of the last ones was later.
     pub longest: u64,
 }
 
 impl Default for Lag {
     fn default() -> Self {
+        let window = || Window {
+            number: 0,
+            counts: vec![0; BUCKETS].into(),
+            longest: 0,
+        };
         Self {
-            counts: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(),
-            longest: AtomicU64::new(0),
+            began: Instant::now(),
+            counted: Mutex::new(Counted {
+                events: 0,
+                windows: [window(), window()],
+            }),
         }
     }
 }
@@ -44,35 +72,74 @@ impl Lag {
     pub fn count(&self, occurred_at: Timestamp, now: Timestamp) {
         let micros = now.as_micros().saturating_sub(occurred_at.as_micros());
         let micros = u64::try_from(micros).unwrap_or(0);
-        if let Some(bucket) = self.counts.get(bucket(micros)) {
-            bucket.fetch_add(1, Ordering::Relaxed);
-        }
-        self.longest.fetch_max(micros, Ordering::Relaxed);
+        self.lock().count(micros, self.window());
     }
 
-    /// What was counted so far.
+    /// What was counted lately.
     #[must_use]
     pub fn report(&self) -> LagReport {
-        let counts: Vec<u64> = self
-            .counts
-            .iter()
-            .map(|count| count.load(Ordering::Relaxed))
-            .collect();
-        let events: u64 = counts.iter().sum();
-        let longest = self.longest.load(Ordering::Relaxed);
+        self.lock().report(self.window())
+    }
+
+    fn window(&self) -> u64 {
+        self.began.elapsed().as_secs() / WINDOW.as_secs()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counted> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Counted {
+    fn count(&mut self, micros: u64, number: u64) {
+        self.events += 1;
+        let [even, odd] = &mut self.windows;
+        let window = if number.is_multiple_of(2) { even } else { odd };
+        if window.number != number {
+            window.counts.fill(0);
+            (window.number, window.longest) = (number, 0);
+        }
+        if let Some(count) = window.counts.get_mut(bucket(micros)) {
+            *count += 1;
+        }
+        window.longest = window.longest.max(micros);
+    }
+
+    fn report(&self, number: u64) -> LagReport {
+        let lately = self.windows.iter().filter(|it| it.number + 1 >= number);
+        let longest = lately.clone().map(|it| it.longest).max().unwrap_or(0);
+        let count = |index: usize| -> u64 {
+            let counts = lately.clone().filter_map(|it| it.counts.get(index));
+            counts.sum()
+        };
+        let all: u64 = (0..BUCKETS).map(count).sum();
         let at = |wanted: u64| {
             let mut seen = 0;
-            let found = counts.iter().position(|count| {
-                seen += count;
+            let found = (0..BUCKETS).find(|index| {
+                seen += count(*index);
                 seen >= wanted && seen > 0
             });
             found.map_or(0, |index| upper(index).min(longest))
         };
         LagReport {
-            events,
-            median: at(events.div_ceil(2)),
-            percentile_99: at((events * 99).div_ceil(100)),
+            events: self.events,
+            median: at(all.div_ceil(2)),
+            percentile_99: at((all * 99).div_ceil(100)),
             longest,
+        }
+    }
+}
+
+impl LagReport {
+    /// The same of readers who may not see what is older than this.
+    #[must_use]
+    pub(super) fn behind(self, age: Duration) -> Self {
+        let least = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
+        Self {
+            events: self.events,
+            median: self.median.max(least),
+            percentile_99: self.percentile_99.max(least),
+            longest: self.longest.max(least),
         }
     }
 }
@@ -123,5 +190,31 @@ mod tests {
         assert_eq!((report.events, report.longest), (1_000, 1_000));
         assert!((500..563).contains(&report.median), "{report:?}");
         assert!((990..=1_000).contains(&report.percentile_99), "{report:?}");
+    }
+
+    /// However long all went well before, and however bad it was.
+    #[test]
+    fn percentiles_are_of_the_last_moments() {
+        let lag = Lag::default();
+        let mut counted = lag.lock();
+        for _ in 0..1_000_000 {
+            counted.count(10, 0);
+        }
+        for _ in 0..100 {
+            counted.count(7_000_000, 2);
+        }
+        let bad = counted.report(3);
+        assert!(
+            bad.median >= 7_000_000 && bad.events == 1_000_100,
+            "{bad:?}"
+        );
+        counted.count(20, 4);
+        let good = counted.report(4);
+        assert_eq!((good.percentile_99, good.longest), (20, 20));
+        // Nothing came since: nothing was late.
+        assert_eq!(counted.report(6).percentile_99, 0);
+        // Nobody knows what there is: it may be as late as the last look.
+        let cut = counted.report(6).behind(Duration::from_secs(9));
+        assert_eq!((cut.median, cut.percentile_99), (9_000_000, 9_000_000));
     }
 }

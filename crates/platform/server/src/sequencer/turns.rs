@@ -19,13 +19,15 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use super::{Answer, Offer, Recall, SequencerOptions, Shared, Since, SubmitError, Waiting, lock};
+use super::{
+    Answer, Offer, Recall, Seen, SequencerOptions, Shared, Since, SubmitError, Waiting, lock,
+};
 use crate::fold::{self, Decided, Fold, FoldError, Machine, Next, Position};
 
 /// The most events in one append, unless one job has more.
 const GROUP: usize = 512;
 /// How often the ledger is looked at when nobody tells of news.
-const POLL: Duration = Duration::from_millis(200);
+pub(super) const POLL: Duration = Duration::from_millis(200);
 /// How long a job is decided anew because others got ahead.
 const CONTENTION: Duration = Duration::from_secs(10);
 
@@ -37,6 +39,7 @@ pub(super) struct Turns<M: Machine> {
     archive: Option<PathBuf>,
     clock: Arc<dyn Clock>,
     since: Since,
+    seen: Seen,
     jobs: mpsc::Receiver<Waiting<M>>,
     /// The state at the end of the ledger; none if it was thrown away.
     tentative: Option<Fold<M>>,
@@ -45,6 +48,8 @@ pub(super) struct Turns<M: Machine> {
     /// What is committed and readers have not seen.
     unseen: VecDeque<Event>,
     looked: Instant,
+    /// Where the ledger ended at some moment, while we are not there.
+    ahead: Option<(Instant, u64)>,
 }
 
 /// The last event that we know.
@@ -81,11 +86,13 @@ impl<M: Machine> Turns<M> {
             archive: options.archive,
             clock: options.clock,
             since: options.since,
+            seen: options.seen,
             jobs,
             tentative: None,
             end,
             unseen: VecDeque::new(),
             looked: Instant::now(),
+            ahead: None,
         }
     }
 
@@ -166,8 +173,13 @@ impl<M: Machine> Turns<M> {
         if group.jobs.is_empty() {
             return;
         }
+        let asked = Instant::now();
         match self.append(&group.drafts) {
-            Ok(appended) => self.committed(group, appended),
+            Ok(appended) => {
+                self.committed(group, appended);
+                // It was appended because the ledger ended where we thought.
+                self.confirm(asked);
+            }
             Err(error) => {
                 if group.applied > 0 {
                     self.tentative = None;
@@ -328,6 +340,7 @@ impl<M: Machine> Turns<M> {
     /// Takes in everything that others appended.
     fn catch_up(&mut self) -> Result<(), FoldError> {
         loop {
+            let asked = Instant::now();
             let End { position, hash } = self.end;
             match fold::next(&self.ledger, position.seq, hash)? {
                 Next::Events(events) => {
@@ -348,11 +361,42 @@ impl<M: Machine> Turns<M> {
                     self.end = End::of(&tentative);
                     self.tentative = Some(tentative);
                     self.show();
+                    self.come_closer()?;
                 }
-                Next::End => return Ok(()),
+                Next::End => {
+                    self.ahead = None;
+                    self.confirm(asked);
+                    return Ok(());
+                }
                 Next::Elsewhere => self.start_again()?,
             }
         }
+    }
+
+    /// Takes note that readers see all that was committed before a moment,
+    /// unless something is kept from them.
+    fn confirm(&self, moment: Instant) {
+        if self.unseen.is_empty() && lock(&self.shared.halted).is_none() {
+            let mut as_of = lock(&self.shared.as_of);
+            *as_of = moment.max(*as_of);
+        }
+    }
+
+    /// Where others append without a pause the end is never met: then it is
+    /// enough to have come to where it was.
+    fn come_closer(&mut self) -> Result<(), StoreError> {
+        if let Some((moment, seq)) = self.ahead
+            && self.end.position.seq >= seq
+        {
+            self.confirm(moment);
+            self.ahead = None;
+        }
+        let age = lock(&self.shared.as_of).elapsed();
+        if self.ahead.is_none() && age > POLL {
+            let asked = Instant::now();
+            self.ahead = Some((asked, self.ledger.head()?.seq));
+        }
+        Ok(())
     }
 
     /// Takes a fold of this ledger for the state, once it has caught up.
@@ -365,6 +409,7 @@ impl<M: Machine> Turns<M> {
 
     /// From now on this is the state, for readers and for decisions.
     fn hold(&mut self, fold: Fold<M>) -> Position {
+        self.ahead = None;
         self.tentative = None;
         self.unseen.clear();
         self.end = End::of(&fold);
@@ -443,19 +488,20 @@ impl<M: Machine> Turns<M> {
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         let mut halt = None;
-        let mut moments = Vec::with_capacity(self.unseen.len());
+        let mut shown = Vec::with_capacity(self.unseen.len());
         while let Some(event) = self.unseen.pop_front() {
             if let Err(error) = confirmed.advance(&event) {
                 halt = Some(error);
                 break;
             }
-            moments.push(event.occurred_at);
+            shown.push(event);
         }
         let position = confirmed.position;
         drop(confirmed);
         let now = self.clock.now();
-        for moment in moments {
-            self.shared.lag.count(moment, now);
+        for event in &shown {
+            self.shared.lag.count(event.occurred_at, now);
+            (self.seen)(event);
         }
         self.shared.positions.send_replace(position);
         if let Some(error) = halt {

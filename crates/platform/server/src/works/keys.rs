@@ -150,7 +150,11 @@ pub(super) async fn verify(platform: &Platform, safe: &Safe) -> Worked {
     let secrets = safe::each(safe.aside(), safe::SECRETS, |name, sealed| {
         let version = name.parse::<SecretVersionId>().ok();
         let owner = version.and_then(|version| {
-            let made_since = || platform.sequencer().read(|state| owner_of(state, version));
+            let made_since = || {
+                platform
+                    .sequencer()
+                    .read(|state| safe::owner_of(state, version))
+            };
             owners.get(&version).copied().or_else(made_since)
         });
         let Some(owner) = owner else {
@@ -191,12 +195,4 @@ fn owners(state: &State) -> BTreeMap<SecretVersionId, SecretOwner> {
         })
     });
     owners.collect()
-}
-
-/// Whose one version is.
-fn owner_of(state: &State, version: SecretVersionId) -> Option<SecretOwner> {
-    let mut bundles = state.runtime.bundles.values();
-    let bundle = bundles.find(|bundle| bundle.versions.iter().any(|it| it.id == version))?;
-    let (org, env) = (bundle.org, bundle.env);
-    Some(SecretOwner { org, env, version })
 }

@@ -41,8 +41,12 @@ async fn who_asks_for_archived_events_is_told_where_the_others_begin() {
     ledger.enforce(&retention).unwrap();
     let first = ledger.first_hot().unwrap();
     assert!(first > 2, "{first}");
-    for operation in [Operation::ListEvents, Operation::ListAudit] {
-        let ask = Ask::new(operation, &["local"]).query("after", "1");
+    for (operation, path) in [
+        (Operation::ListEvents, &["local"][..]),
+        (Operation::ListAudit, &["local"]),
+        (Operation::ListPlatformEvents, &[]),
+    ] {
+        let ask = Ask::new(operation, path).query("after", "1");
         let problem = match owner.call(ask).await {
             Err(CallError::Refused(problem)) => problem,
             other => panic!("{other:?}"),

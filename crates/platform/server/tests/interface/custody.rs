@@ -217,6 +217,15 @@ async fn a_server_waits_for_its_custodians_and_keeps_nothing_on_its_disk() {
     );
     let two = bring(&desk(folder.path()), &shares[0]).await.unwrap();
     assert_eq!((two.here, two.unsealed), (vec![1, 3], true));
+    assert!(!two.already && two.newest.is_none() && two.needs.is_empty());
+    // Who comes after that hears that it is done, and nothing is gathered.
+    for _ in 0..2 {
+        let late = bring(&desk(folder.path()), &shares[1]).await.unwrap();
+        assert_eq!(
+            (late.here, late.unsealed, late.already),
+            (vec![], true, true)
+        );
+    }
     until_set(&client, "SECOND").await;
     let opened = client.call(Ask::new(Operation::VerifyKeys, &[])).await;
     let opened = opened.unwrap().value;
@@ -349,6 +358,194 @@ async fn the_next_key_is_brought_and_seals_from_then_on() {
     server.stop().await;
 }
 
+/// The attack: somebody has the file `fingerprints` of an old backup and a
+/// shell as the server's user, and brings a key of their own making. The
+/// control is the successor that custodians make.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_the_key_of_fingerprints_alone_brings_no_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let custody = Custody::generate().unwrap();
+    let (server, _) = first(folder.path(), &custody.split(2, 2).unwrap()).await;
+    let client = owner(folder.path()).await;
+    env(&client).await;
+    let desk = desk(folder.path());
+
+    let backup = tempfile::tempdir().unwrap();
+    Keyring::restore(&backup.path().join("then"), &custody).unwrap();
+    let own = backup.path().join("own");
+    fs::create_dir(&own).unwrap();
+    let stolen = backup.path().join("then/fingerprints");
+    fs::copy(stolen, own.join("fingerprints")).unwrap();
+    let forged = Keyring::open(&own).unwrap().custody().unwrap();
+    for forged in [forged.next().unwrap(), forged] {
+        let shares = forged.split(2, 2).unwrap();
+        bring(&desk, &shares[0]).await.unwrap();
+        let refused = why(bring(&desk, &shares[1]).await);
+        assert!(refused.contains("nothing shows"), "{refused}");
+        let key = forged.key_id().to_string();
+        assert!(!is_available(&client, &key).await);
+    }
+    assert_eq!(events(&server, "master_key.unseal_failed").len(), 2);
+    assert_eq!(events(&server, "master_key.introduced").len(), 1);
+
+    let next = custody.next().unwrap();
+    for share in next.split(2, 2).unwrap() {
+        bring(&desk, &share).await.unwrap();
+    }
+    // It is on record and seals from that very answer on.
+    assert_eq!(events(&server, "master_key.introduced").len(), 2);
+    set(&client, "FIRST").await.unwrap();
+    let keys: Value = client.get(Operation::GetKeys, &[]).await.unwrap();
+    assert_eq!(keys["current_key_id"], next.key_id().to_string());
+    drop(client);
+    server.stop().await;
+}
+
+/// A server whose platform has a second key, which seals nothing yet or a
+/// secret, on a machine that has no certificate of before.
+async fn moved(with_secret: bool) -> (tempfile::TempDir, Custody, Custody) {
+    let folder = tempfile::tempdir().unwrap();
+    let custody = Custody::generate().unwrap();
+    let (server, _) = first(folder.path(), &custody.split(2, 2).unwrap()).await;
+    let client = owner(folder.path()).await;
+    env(&client).await;
+    set(&client, "FIRST").await.unwrap();
+    let next = custody.next().unwrap();
+    for share in next.split(2, 2).unwrap() {
+        bring(&desk(folder.path()), &share).await.unwrap();
+    }
+    if with_secret {
+        set(&client, "SECOND").await.unwrap();
+    }
+    drop(client);
+    server.stop().await;
+    fs::remove_file(folder.path().join("certificate")).unwrap();
+    fs::remove_file(folder.path().join("api.sock")).unwrap_or_default();
+    (folder, custody, next)
+}
+
+/// The authority is sealed by the key of before: a new machine waits until that
+/// is there, too, in whichever order custodians come.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_machine_waits_for_every_key_that_it_takes() {
+    for with_secret in [false, true] {
+        let (folder, custody, next) = moved(with_secret).await;
+        let (first, second) = (custody.key_id(), next.key_id());
+        let mut server = start(folder.path()).await;
+        let desk = desk(folder.path());
+        let bringing = async {
+            until_there(folder.path()).await;
+            let shares = next.split(3, 2).unwrap();
+            let one = bring(&desk, &shares[0]).await.unwrap();
+            assert_eq!((one.unsealed, one.needs), (false, vec![first]));
+            let two = bring(&desk, &shares[1]).await.unwrap();
+            assert_eq!(two.here, [1, 2]);
+            // What it opens proves it; otherwise only the one before does.
+            assert_eq!((two.unsealed, two.needs), (with_secret, vec![first]));
+            sleep(Duration::from_secs(1)).await;
+            assert!(!folder.path().join("api.sock").exists());
+            let shares = custody.split(2, 2).unwrap();
+            bring(&desk, &shares[0]).await.unwrap();
+            let last = bring(&desk, &shares[1]).await.unwrap();
+            assert!(last.unsealed && last.needs.is_empty(), "{last:?}");
+            assert_eq!(last.newest, None);
+        };
+        let opening = async { server.open(doors(folder.path())).await.unwrap() };
+        let (open, ()) = tokio::join!(opening, bringing);
+        assert!(open.sealed.is_none());
+        let client = owner(folder.path()).await;
+        set(&client, "THIRD").await.unwrap();
+        for key in [first, second] {
+            assert!(is_available(&client, &key.to_string()).await);
+        }
+        assert_eq!(events(&server, "master_key.unseal_failed").len(), 0);
+        drop(client);
+        server.stop().await;
+    }
+}
+
+/// The custodians of before may be others: their key opens what it sealed, and
+/// seals nothing any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_is_not_the_newest_opens_and_does_not_seal() {
+    let (folder, custody, next) = moved(false).await;
+    let desk = desk(folder.path());
+    let (server, _) = first(folder.path(), &custody.split(2, 2).unwrap()).await;
+    let client = owner(folder.path()).await;
+    let late = bring(&desk, &custody.split(2, 2).unwrap()[0])
+        .await
+        .unwrap();
+    assert!(late.already);
+    assert_eq!(late.newest, Some(next.key_id()));
+    assert_eq!(code(set(&client, "ANY").await), "secrets_key_unavailable");
+    let opened = client.call(Ask::new(Operation::VerifyKeys, &[])).await;
+    let opened = opened.unwrap().value;
+    let key = custody.key_id().to_string();
+    assert_eq!(opened["result"]["keys"][&key], 2, "{opened}");
+    for share in next.split(2, 2).unwrap() {
+        let brought = bring(&desk, &share).await.unwrap();
+        assert_eq!(brought.newest, None);
+    }
+    set(&client, "ANY").await.unwrap();
+    let done = client.call(Ask::new(Operation::RewrapKeys, &[])).await;
+    assert!(done.is_ok(), "{done:?}");
+    drop(client);
+    server.stop().await;
+
+    // When nothing is sealed with it, its name alone makes nobody believe it.
+    let mut server = start(folder.path()).await;
+    server.open(doors(folder.path())).await.unwrap();
+    let shares = custody.split(2, 2).unwrap();
+    let one = bring(&desk, &shares[0]).await.unwrap();
+    assert_eq!((one.newest, one.unsealed), (Some(next.key_id()), false));
+    let refused = why(bring(&desk, &shares[1]).await);
+    assert!(refused.contains("opens nothing"), "{refused}");
+    for share in next.split(2, 2).unwrap() {
+        bring(&desk, &share).await.unwrap();
+    }
+    let client = owner(folder.path()).await;
+    until_set(&client, "OTHER").await;
+    drop(client);
+    server.stop().await;
+}
+
+/// Whoever brings the last share may be gone before the answer: what is on
+/// record was taken, and what was taken is on record.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_on_record_as_brought_was_taken_whoever_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let custody = Custody::generate().unwrap();
+    let (server, _) = first(folder.path(), &custody.split(2, 2).unwrap()).await;
+    let client = owner(folder.path()).await;
+    let desk = desk(folder.path());
+    let mut left = 0;
+    for round in 0..24 {
+        let shares = custody.next().unwrap().split(2, 2).unwrap();
+        bring(&desk, &shares[0]).await.unwrap();
+        let patience = Duration::from_micros(500) * round;
+        let brought = tokio::time::timeout(patience, bring(&desk, &shares[1])).await;
+        left += u32::from(brought.is_err());
+        // Whether it had come or not, now it has.
+        assert!(bring(&desk, &shares[1]).await.unwrap().unsealed);
+    }
+    assert!(left > 0, "everybody waited");
+    let keys: Value = client.get(Operation::GetKeys, &[]).await.unwrap();
+    let keys = keys["keys"].as_array().unwrap().iter();
+    let mut available: Vec<Value> = keys
+        .filter(|it| it["available"] == true)
+        .map(|it| it["id"].clone())
+        .collect();
+    let recorded = events(&server, "master_key.unsealed");
+    let mut recorded: Vec<Value> = (recorded.iter())
+        .map(|it| it["master_key_id"].clone())
+        .collect();
+    available.sort_by_key(Value::to_string);
+    recorded.sort_by_key(Value::to_string);
+    assert_eq!(available, recorded, "each once");
+    drop(client);
+    server.stop().await;
+}
+
 /// A server whose keys are in files becomes one whose custodians have them.
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_in_files_go_to_custodians_and_files_that_stay_are_refused() {
@@ -377,9 +574,32 @@ async fn keys_in_files_go_to_custodians_and_files_that_stay_are_refused() {
     assert!(in_files, "{error:?}");
     server.stop().await;
 
-    fs::remove_dir_all(&keys).unwrap();
+    // Nor beside what is left of them, here or where somebody says.
+    let active = fs::read_to_string(keys.join("active")).unwrap();
+    fs::remove_file(keys.join("active")).unwrap();
+    let file = keys.join(format!("{active}.key"));
+    fs::rename(&file, file.with_extension("retired")).unwrap();
+    let elsewhere = folder.path().join("elsewhere");
+    fs::rename(&keys, &elsewhere).unwrap();
+    let elsewhere_too = Doors {
+        keys: elsewhere.clone(),
+        keyless: vec![keys.clone()],
+        ..doors(folder.path())
+    };
+    for left in ["retired", "fingerprints"] {
+        let mut server = start(folder.path()).await;
+        let error = server.open(elsewhere_too.clone()).await.unwrap_err();
+        let OpenDoorsError::Custody(ServeDeskError::Keys(error)) = error else {
+            panic!("{error:?}");
+        };
+        assert!(error.to_string().contains(left), "{error}");
+        server.stop().await;
+        fs::remove_file(elsewhere.join(format!("{active}.retired"))).unwrap_or_default();
+    }
+
+    fs::remove_dir_all(&elsewhere).unwrap();
     let mut server = start(folder.path()).await;
-    let open = server.open(doors(folder.path())).await.unwrap();
+    let open = server.open(elsewhere_too).await.unwrap();
     assert!(open.sealed.is_some());
     let client = owner(folder.path()).await;
     for share in &shares[1..] {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use fluffy_api::Operation;
 use fluffy_api::client::{Ask, CallError, Client, Target};
 use fluffy_ledger::LedgerOptions;
+use fluffy_server::aside::Kind;
 use fluffy_server::doors::{Doors, Open, OpenDoorsError};
 use fluffy_server::loops::lease::Timing;
 use fluffy_server::platform::{Founder, Storage};
@@ -189,6 +190,75 @@ async fn without_its_keys_a_server_starts_sealed() {
     }
     replace(&client).await.unwrap();
     drop((client, remote));
+    server.stop().await;
+}
+
+/// What a request is kept as takes the keys, and a server that has none keeps
+/// something else of it; it is the same request all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeat_is_one_also_where_the_keys_were_away_in_between() {
+    let folder = tempfile::tempdir().unwrap();
+    let create = async |owner: &Client, name: &str, key: &str| -> Result<Value, CallError> {
+        let body = json!({ "name": name });
+        let ask = Ask::new(Operation::CreateApp, &["local"]);
+        let answer = owner.call(ask.body(&body).key(key)).await?;
+        assert_eq!(answer.status, 201);
+        Ok(answer.value)
+    };
+    // Once by the answer that is kept, once by the ledger alone.
+    let lose_answers = async |server: &Server| {
+        let (aside, kind) = (server.platform().aside(), Kind::new("answer"));
+        for entry in aside.list(kind, "", 100).await.unwrap() {
+            aside.delete(kind, &entry.key).await.unwrap();
+        }
+    };
+    let (open, sealed) = ("made-with-its-keys", "made-without-them");
+    let mut server = start(folder.path()).await;
+    server.open(doors(folder.path())).await.unwrap();
+    let client = owner(folder.path()).await;
+    let first = create(&client, "first", open).await.unwrap();
+    drop(client);
+    server.stop().await;
+
+    let (keys, away) = (folder.path().join("keys"), folder.path().join("away"));
+    std::fs::rename(&keys, &away).unwrap();
+    let mut server = start(folder.path()).await;
+    server.open(doors(folder.path())).await.unwrap();
+    let client = owner(folder.path()).await;
+    let second = create(&client, "second", sealed).await.unwrap();
+    for _ in 0..2 {
+        let again = create(&client, "second", sealed).await.unwrap();
+        assert_eq!(again["id"], second["id"]);
+        // Whoever was told to use a new key would do it twice.
+        for (name, key) in [("first", open), ("other", open), ("other", sealed)] {
+            let untold = code(create(&client, name, key).await);
+            assert_eq!(untold, "secrets_key_unavailable", "{name} {key}");
+        }
+        lose_answers(&server).await;
+    }
+
+    std::fs::create_dir_all(&keys).unwrap();
+    for entry in std::fs::read_dir(&away).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::rename(entry.path(), keys.join(entry.file_name())).unwrap();
+    }
+    let limit = Instant::now() + PATIENCE;
+    while available(&client).await != [true] {
+        assert!(Instant::now() < limit);
+        sleep(Duration::from_millis(100)).await;
+    }
+    for _ in 0..2 {
+        for (name, key, made) in [("first", open, &first), ("second", sealed, &second)] {
+            let again = create(&client, name, key).await.unwrap();
+            assert_eq!(again["id"], made["id"], "{name}");
+            let other = code(create(&client, "other", key).await);
+            assert_eq!(other, "idempotency_key_reuse", "{name}");
+        }
+        lose_answers(&server).await;
+    }
+    let apps: Value = client.get(Operation::ListApps, &["local"]).await.unwrap();
+    assert_eq!(apps["items"].as_array().unwrap().len(), 2);
+    drop(client);
     server.stop().await;
 }
 

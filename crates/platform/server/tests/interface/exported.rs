@@ -13,7 +13,7 @@ use fluffy_control::access::{Audit, may_see};
 use fluffy_ledger::excerpt::{ExcerptOptions, ExcerptWriter, verify_excerpt};
 use fluffy_ledger::{
     Domain, Excerpt, ExcerptVerification, LedgerOptions, ProvenEvent, Retention, SignedCheckpoint,
-    archive,
+    Signing, archive,
 };
 use serde_json::{Value, json};
 
@@ -67,7 +67,7 @@ fn verify(folder: &Path, pages: Vec<OrgExport>) -> (Vec<u64>, ExcerptVerificatio
     std::fs::write(&file, writer.end().unwrap().0).unwrap();
     let key = signed.key.parse().unwrap();
     let options = ExcerptOptions {
-        key: Some(&key),
+        keys: &[key],
         shared: &["principal"],
     };
     (seqs, verify_excerpt(&file, &options).unwrap())
@@ -117,6 +117,34 @@ async fn an_org_is_exported_whole_in_pages_of_one_tree_while_more_happens() {
 
     let beyond = page(&owner, "local", &[("size", 1 << 40)]).await;
     assert_eq!(code(beyond), (400, "cursor_invalid".to_owned()));
+}
+
+/// Whoever asks again and again has nothing kept for it but that they looked,
+/// and always gets all that there is.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_that_is_asked_for_again_and_again_fills_nothing() {
+    let house = House::start().await;
+    let owner = house.owner().await;
+    let app = json!({ "name": "shop" });
+    send(&owner, Operation::CreateApp, &["local"], app).await;
+    let file = house.folder.path().join("notary/ledger.checkpoints");
+    let kept = || std::fs::metadata(&file).map_or(0, |file| file.len());
+    let before = kept();
+    let ledger = house.crew.platform.ledger();
+    for _ in 0..20 {
+        let head = ledger.head().unwrap().seq;
+        let first = page(&owner, "local", &[("limit", 1)]).await.unwrap();
+        assert!(first.size > head, "its own look is in it");
+        assert_eq!(kept(), before);
+    }
+    let whole = page(&owner, "local", &[]).await.unwrap();
+    let (_, seen) = verify(house.folder.path(), vec![whole]);
+    assert_eq!(seen.verdict, Ok(()));
+    // The control: one that is to be kept is.
+    let signing = Signing::in_directory(&house.folder.path().join("notary"));
+    let head = ledger.head().unwrap().seq;
+    ledger.checkpoint_covering(head, &signing).unwrap();
+    assert!(kept() > before);
 }
 
 #[tokio::test(flavor = "multi_thread")]

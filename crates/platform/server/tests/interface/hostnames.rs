@@ -10,10 +10,11 @@ use crate::house::{House, PATIENCE};
 use crate::nameserver::{Manner, NameServer};
 
 const ENV: [&str; 3] = ["local", "shop", "dev"];
+const LIVE: [&str; 3] = ["local", "shop", "live"];
 const MANIFEST: &str = "schema_version = \"v1\"\n[processes.web]\n\
     [[processes.web.ports]]\ninternal = 8080\n[processes.web.resources]\nmemory = \"64MiB\"\n";
 
-/// A house with a deploy that declares port 8080 of `web`.
+/// A house with a deploy that declares port 8080 of `web`, in two envs.
 async fn house() -> (House, Client) {
     let house = House::start().await;
     let owner = house.owner().await;
@@ -21,26 +22,40 @@ async fn house() -> (House, Client) {
         owner.send(operation, path, &body).await.unwrap()
     };
     send(Operation::CreateApp, &["local"], json!({"name": "shop"})).await;
-    send(Operation::CreateEnv, &ENV[..2], json!({"name": "dev"})).await;
     let body = json!({"image": "registry.example/shop:1", "manifest": MANIFEST});
     let release = send(Operation::CreateRelease, &ENV[..2], body).await;
-    let body = json!({"release_id": release["id"]});
-    send(Operation::CreateDeploy, &ENV, body).await;
+    for env in [ENV, LIVE] {
+        send(Operation::CreateEnv, &env[..2], json!({"name": env[2]})).await;
+        let body = json!({"release_id": release["id"]});
+        send(Operation::CreateDeploy, &env, body).await;
+    }
     (house, owner)
 }
 
 async fn expose(owner: &Client, hostname: &str) -> Value {
+    expose_at(owner, ENV, hostname).await
+}
+
+async fn expose_at(owner: &Client, env: [&str; 3], hostname: &str) -> Value {
     let body = json!({
         "hostname": hostname, "listen_port": 443, "protocol_hint": "tls_passthrough",
         "backend_process": "web", "backend_port": 8080,
     });
-    let route = owner.send(Operation::CreateRoute, &ENV, &body).await;
+    let route = owner.send(Operation::CreateRoute, &env, &body).await;
     route.unwrap()
 }
 
 async fn verify(owner: &Client, route: &Value) -> Result<Value, (u16, String, String)> {
+    verify_at(owner, ENV, route).await
+}
+
+async fn verify_at(
+    owner: &Client,
+    env: [&str; 3],
+    route: &Value,
+) -> Result<Value, (u16, String, String)> {
     let id = route["id"].as_str().unwrap();
-    let path = [ENV[0], ENV[1], ENV[2], id];
+    let path = [env[0], env[1], env[2], id];
     match owner.call(Ask::new(Operation::VerifyRoute, &path)).await {
         Ok(answer) => Ok(answer.value),
         Err(CallError::Refused(it)) => Err((it.status, it.code, it.detail)),
@@ -114,6 +129,23 @@ async fn what_waits_is_looked_up_again_by_itself() {
     let proven = proven.next().unwrap();
     assert!(proven.payload.as_str().contains("dns_txt"));
     assert_eq!(proven.actor.id, "routes-verify");
+    house.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asked_first_for_a_name_keeps_nobody_from_it_who_proves_it() {
+    let (house, owner) = house().await;
+    let squatter = expose(&owner, "shop.example.com").await;
+    let route = expose_at(&owner, LIVE, "shop.example.com").await;
+    let (record, value) = challenge(&route);
+    house.names.set(record, &[value]);
+    let proven = verify_at(&owner, LIVE, &route).await.unwrap();
+    assert_eq!(proven["verified"], true, "{proven}");
+    // From now on no text makes it another env's, and none is looked for.
+    house.names.set(record, &[value, challenge(&squatter).1]);
+    house.names.behave(Manner::Never);
+    let refused = verify(&owner, &squatter).await.unwrap_err();
+    assert_eq!((refused.0, refused.1.as_str()), (409, "hostname_taken"));
     house.server.stop().await;
 }
 

@@ -30,11 +30,17 @@ async fn addresses_are_shown_and_erased_and_never_in_an_event() {
     assert_eq!(email(&owner, &member).await, CANARY);
     // A repeat is answered from what is stored, which does not hold it.
     owner.call(keyed()).await.unwrap();
-    // The same person again, and somebody whose address differs in case alone.
+    // The same person again, also if the address differs in case alone: who has
+    // not come in gets another invite, and with another role it is a change.
     for again in [CANARY.to_owned(), CANARY.to_lowercase()] {
-        let body = json!({"email": again, "role": "viewer"});
+        let body = json!({"email": again, "role": "admin"});
         let refused: Result<Value, _> = owner.send(Operation::AddMember, &["local"], &body).await;
         assert!(refused.is_err(), "{refused:?}");
+        let body = json!({"email": again, "role": "viewer"});
+        let invited: Result<Value, _> = owner.send(Operation::AddMember, &["local"], &body).await;
+        let invited = invited.unwrap();
+        assert_eq!(invited["id"], member["id"], "{invited}");
+        assert_ne!(invited["invite_code"], member["invite_code"]);
     }
     let path = ["local", member["id"].as_str().unwrap()];
     let role = json!({"role": "developer"});

@@ -286,8 +286,12 @@ impl Maker<'_> {
             let volume = self.send(O::CreateVolume, &["local"], body).await;
             let id = volume["id"].as_str().unwrap();
             house.crew.provide(id).await;
-            if number == 0 {
-                let note = json!({ "note": "first" });
+            // One is restored, and others are deleted.
+            for note in ["first", "second", "third"] {
+                if number > 0 {
+                    break;
+                }
+                let note = json!({ "note": note });
                 let snapshot = self.send(O::CreateSnapshot, &["local", id], note).await;
                 house.crew.back_up(snapshot["id"].as_str().unwrap()).await;
                 self.known.add("snapshot", &snapshot);

@@ -384,6 +384,12 @@ async fn volumes(guide: &Guide<'_>, house: &House) {
         .send(O::RestoreSnapshot, &["local", id(&snapshot)], body)
         .await;
     guide.call(O::ListRestores, &org).await;
+    let snapshot = guide
+        .send(O::CreateSnapshot, &of_volume, json!({ "note": "second" }))
+        .await;
+    guide
+        .call(O::DeleteSnapshot, &["local", id(&snapshot)])
+        .await;
     guide.call(O::DeleteVolume, &["local", id(&other)]).await;
 }
 
@@ -394,6 +400,7 @@ async fn operators(guide: &Guide<'_>, crew: &Crew) {
     let (first, second) = (node(0), node(1));
     guide.call(O::GetNode, &[&first]).await;
     guide.call(O::GetIpam, &[]).await;
+    guide.call(O::ListPlatformEvents, &[]).await;
     let drain = guide
         .send(O::DrainNode, &[&first], json!({ "leave_stateful": true }))
         .await;

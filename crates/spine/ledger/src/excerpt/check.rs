@@ -23,9 +23,10 @@ pub const MAX_GAPS: usize = 1_000;
 /// What an excerpt is held against.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ExcerptOptions<'o> {
-    /// The key that must have signed its checkpoint; without it the file's own
-    /// key is taken, for which nobody vouches.
-    pub key: Option<&'o PublicKey>,
+    /// Keys of which one must have signed its checkpoint: each server of a
+    /// platform has its own. Without any the file's own key is taken, for which
+    /// nobody vouches.
+    pub keys: &'o [PublicKey],
     /// Kinds of aggregates whose events are not all of one org: their numbers
     /// jump in every excerpt.
     pub shared: &'o [&'o str],
@@ -89,9 +90,9 @@ pub fn verify_excerpt(
         versions: HashMap::new(),
         shared: options.shared,
         seen: ExcerptVerification {
-            trust: match options.key {
-                Some(_) => Trust::Pinned,
-                None => Trust::Unpinned,
+            trust: match options.keys {
+                [] => Trust::Unpinned,
+                _ => Trust::Pinned,
             },
             events: 0,
             last_seq: of.after,
@@ -101,7 +102,7 @@ pub fn verify_excerpt(
             of,
         },
     };
-    if let Err(finding) = walk.header(options.key) {
+    if let Err(finding) = walk.header(options.keys) {
         walk.seen.verdict = Err(finding);
         return Ok(walk.seen);
     }
@@ -120,12 +121,20 @@ struct Walk<'o> {
 
 impl Walk<'_> {
     /// Nothing in the file holds if its checkpoint does not.
-    fn header(&self, pinned: Option<&PublicKey>) -> Result<(), Finding> {
+    fn header(&self, pinned: &[PublicKey]) -> Result<(), Finding> {
         let of = &self.seen.of;
         let finding = |kind, detail: String| Finding::new(of.after.saturating_add(1), kind, detail);
-        if pinned.is_some_and(|key| !of.checkpoint.is_signed_by(key)) {
-            let detail = "the checkpoint is not signed by the pinned key";
-            return Err(finding(FindingKind::BadSignature, detail.to_owned()));
+        let is_signed = pinned.iter().any(|key| of.checkpoint.is_signed_by(key));
+        if !pinned.is_empty() && !is_signed {
+            let detail = match pinned {
+                [_] => "the checkpoint is not signed by the pinned key".to_owned(),
+                _ => format!(
+                    "the checkpoint is signed by none of the {} pinned keys; {} is beside it",
+                    pinned.len(),
+                    of.key
+                ),
+            };
+            return Err(finding(FindingKind::BadSignature, detail));
         }
         of.check().map_err(|error| {
             let kind = match error {

@@ -257,7 +257,7 @@ pub(crate) fn pages_of_proofs_are_of_one_tree_while_it_grows(place: &impl Place)
         let file = notary.path().join("ours.ndjson");
         std::fs::write(&file, text).unwrap();
         let options = ExcerptOptions {
-            key: Some(&key),
+            keys: &[key],
             shared: &[],
         };
         let seen = verify_excerpt(&file, &options).unwrap();

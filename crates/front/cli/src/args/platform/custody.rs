@@ -27,7 +27,7 @@ pub(crate) struct InitKeysArgs {
     /// Write the shares and the record to sign into this folder
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
-    /// Split the key that seals in this folder, instead of a new one
+    /// Split the only key in use of this folder, instead of a new one
     #[arg(long, value_name = "DIR", conflicts_with_all = ["after", "renew"])]
     pub(crate) keys: Option<PathBuf>,
     /// Make the next key for who has this share (repeat until it is enough)
@@ -77,7 +77,7 @@ pub(crate) struct VerifySharesArgs {
 pub(crate) enum ServerCommand {
     /// Bring a share of the master key to the server that runs here
     #[command(after_help = "\
-For a server that was started with --unseal, as the user that it runs as. The share is typed
+For a server that was started with --unseal, as the user that it runs as. The share is pasted
 unseen, piped in, or in a file. The server goes on when there are enough, and keeps the key in
 memory alone. Shares that wait for others are forgotten after 15 minutes.
 

@@ -21,10 +21,11 @@ const INCOMPLETE: &str = "no file can show that nothing was left out; \
      what was left out shows only where an aggregate's numbers jump";
 
 /// Verifies an export of an org.
-pub(crate) fn run(session: &Session, path: &Path, key: Option<&str>) -> Outcome {
-    let key = key.map(verify::parse_key).transpose()?;
+pub(crate) fn run(session: &Session, path: &Path, keys: &[String]) -> Outcome {
+    let keys = keys.iter().map(|key| verify::parse_key(key));
+    let keys = keys.collect::<Result<Vec<_>, _>>()?;
     let options = ExcerptOptions {
-        key: key.as_ref(),
+        keys: &keys,
         shared: SHARED,
     };
     let seen = verify_excerpt(path, &options).map_err(|error| failure::verify(&error))?;
@@ -78,7 +79,7 @@ fn show(session: &Session, seen: &ExcerptVerification) -> Outcome {
         after => format!(", only those after event {after}"),
     };
     let signer = match seen.trust {
-        Trust::Pinned => "the pinned key",
+        Trust::Pinned => "a pinned key",
         Trust::Unpinned => "a key that nobody vouches for (pin it with --key)",
     };
     printer.data(&format!("The export is sound: {}", seen.of.org_id))?;

@@ -10,7 +10,7 @@ use clap::ArgMatches;
 use fluffy_api::client::Answer;
 use fluffy_api::operation::{Kind, Method, Operation, ParamKind, Precondition, Spec};
 use fluffy_base::{ByteSize, Span};
-use fluffy_report::{ExitCode, Report};
+use fluffy_report::{ExitCode, Report, Verbosity};
 use serde_json::{Map, Value, json};
 
 use super::ask::{Asker, Call};
@@ -71,7 +71,8 @@ pub(crate) async fn run(
         if spec.cli == "status" && !session.json() {
             return status::show(session, &answer.value);
         }
-        let shown = match spec.cli == "logs" && !session.json() {
+        let is_plain = !session.json() && session.printer.verbosity() != Verbosity::Quiet;
+        let shown = match spec.cli == "logs" && is_plain {
             true => watch::with_gaps(answer.value),
             false => answer.value,
         };

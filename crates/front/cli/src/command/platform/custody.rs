@@ -2,20 +2,25 @@
 //!
 //! Shares are encrypted and decrypted by the `age` program, whose identities
 //! (files, tokens, ssh keys) are the custodians' own business; here they are
-//! only in memory. No server is asked but by `server unseal`.
+//! only in memory, which is dumped for nobody, in buffers that do not grow. No
+//! server is asked but by `server unseal`.
 
+use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{ChildStderr, Command, Stdio};
+use std::thread;
 
 use clap::{ArgMatches, FromArgMatches as _};
 use fluffy_base::{Clock as _, Digest, SystemClock};
 use fluffy_ipc::CallError;
+use fluffy_node::privileges;
 use fluffy_report::{ExitCode, Report};
-use fluffy_server::unseal::{BringError, bring};
-use fluffy_vault::{CombineError, Custody, Keyring, LoadKeyError, Share, SplitError};
+use fluffy_server::unseal::{BringError, Progress, bring};
+use fluffy_vault::{CombineError, Custody, Keyring, LoadKeyError, Share, SplitError, shares};
 use serde_json::json;
 use zeroize::Zeroizing;
 
@@ -33,30 +38,62 @@ const ENCRYPTED: [&[u8]; 2] = [
     b"-----BEGIN AGE ENCRYPTED FILE-----",
 ];
 /// The largest file with a share.
-const MAX_FILE: u64 = 64 << 10;
+const MAX_FILE: usize = 64 << 10;
+/// The most of what `age` says that is looked at.
+const MAX_SAID: u64 = 16 << 10;
+/// What `age` and its plugins know of this environment: where programs and
+/// tokens are, and how a person is asked. Nothing that loads code or writes
+/// down what they do.
+const PASSED_ON: [&str; 17] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "TERM",
+    "TMPDIR",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "DISPLAY",
+    "WAYLAND_DISPLAY",
+    "XDG_CONFIG_HOME",
+    "XDG_RUNTIME_DIR",
+    "DBUS_SESSION_BUS_ADDRESS",
+    "GPG_TTY",
+    "PCSCLITE_CSOCK_NAME",
+    "TPM2TOOLS_TCTI",
+];
 
 /// Runs the command of these words, if it is one that needs no server.
 pub(super) fn run(session: &Session, words: &str, matches: &ArgMatches) -> Option<Outcome> {
     // Clap has checked them by the same definition.
-    let usage = |error: clap::Error| Report::new(ExitCode::Usage, error.to_string()).into();
-    match words {
-        "keys init" => Some(
-            InitKeysArgs::from_arg_matches(matches)
-                .map_err(usage)
-                .and_then(|args| init(session, &args)),
-        ),
-        "keys recover" => Some(
-            RecoverKeysArgs::from_arg_matches(matches)
-                .map_err(usage)
-                .and_then(|args| recover(session, &args)),
-        ),
-        "keys shares verify" => Some(
-            VerifySharesArgs::from_arg_matches(matches)
-                .map_err(usage)
-                .and_then(|args| verify(session, &args)),
-        ),
-        _ => None,
-    }
+    let usage = |error: clap::Error| Failure::from(Report::new(ExitCode::Usage, error.to_string()));
+    let run: fn(&Session, &ArgMatches) -> Result<Outcome, clap::Error> = match words {
+        "keys init" => |session, matches| {
+            InitKeysArgs::from_arg_matches(matches).map(|args| init(session, &args))
+        },
+        "keys recover" => |session, matches| {
+            RecoverKeysArgs::from_arg_matches(matches).map(|args| recover(session, &args))
+        },
+        "keys shares verify" => |session, matches| {
+            VerifySharesArgs::from_arg_matches(matches).map(|args| verify(session, &args))
+        },
+        _ => return None,
+    };
+    let concealed = conceal().and_then(|()| run(session, matches).map_err(usage)?);
+    Some(concealed)
+}
+
+/// Keeps what is in memory from here on out of dumps, and out of the swap if
+/// that is allowed.
+fn conceal() -> Result<(), Failure> {
+    privileges::conceal().map_err(|error| {
+        let report = Report::from_error(ExitCode::Failure, &error);
+        let report = report.why("the memory of this process can't be kept out of dumps");
+        report
+            .fix("run it outside of a sandbox that forbids that")
+            .into()
+    })
 }
 
 /// Makes or takes a key, and gives every custodian a share of it.
@@ -69,7 +106,10 @@ fn init(session: &Session, args: &InitKeysArgs) -> Outcome {
             .fix("name each custodian once, by --custodian")
             .into());
     }
-    let twice = |(at, one): (usize, &String)| recipients.iter().skip(at + 1).any(|it| it == one);
+    let twice = |(at, one): (usize, &String)| {
+        let mut others = recipients.iter().skip(at + 1);
+        others.any(|it| identity(it) == identity(one))
+    };
     if recipients.iter().enumerate().any(twice) {
         let report = Report::new(ExitCode::Usage, "a custodian would have two shares");
         return Err(report
@@ -134,6 +174,13 @@ fn init(session: &Session, args: &InitKeysArgs) -> Outcome {
     Ok(ExitCode::Success)
 }
 
+/// Who a recipient is: what stands after an ssh key is a remark.
+fn identity(recipient: &str) -> Vec<&str> {
+    let words = recipient.split_whitespace();
+    let of_ssh = recipient.trim_start().starts_with("ssh-");
+    words.take(if of_ssh { 2 } else { 1 }).collect()
+}
+
 /// Puts a key back from its shares.
 fn recover(session: &Session, args: &RecoverKeysArgs) -> Outcome {
     let (custody, shares) = combined(&args.files, &args.with)?;
@@ -177,6 +224,7 @@ fn verify(session: &Session, args: &VerifySharesArgs) -> Outcome {
 
 /// Brings a share to the server of this machine.
 pub(super) fn unseal(session: &Session, args: &UnsealArgs) -> Outcome {
+    conceal()?;
     let folder = match &args.data {
         Some(folder) => folder.clone(),
         None => session.here()?.paths.state_dir.join("server"),
@@ -189,7 +237,8 @@ pub(super) fn unseal(session: &Session, args: &UnsealArgs) -> Outcome {
             let asks = person::Asks::Allowed {
                 words: "fluffy server unseal",
             };
-            let text = person::secret(session, "Your share (it is not shown):", asks)?;
+            let question = "Your share (it is not shown):";
+            let text = person::secret_line(session, question, shares::BEGINNING, asks)?;
             parse("what was typed", text.expose())?
         }
     };
@@ -203,16 +252,37 @@ pub(super) fn unseal(session: &Session, args: &UnsealArgs) -> Outcome {
         }))?;
         return Ok(ExitCode::Success);
     }
-    let (key, needed, here) = (progress.key, progress.needed, progress.here.len());
-    let (index, total) = (share.index(), share.total());
-    let text = match progress.unsealed {
-        true => format!("share {index} of {total} is taken: the server has {key}"),
-        false => format!(
-            "share {index} of {total} is taken: {here} of the {needed} that {key} takes are here"
-        ),
-    };
-    session.printer.data(&text)?;
+    session.printer.data(&done(&share, &progress))?;
+    let Progress { key, needs, .. } = &progress;
+    if let Some(newest) = progress.newest.filter(|newest| !needs.contains(newest)) {
+        session.printer.warn(&format!(
+            "{key} is not the newest master key, and new secrets are refused until the shares of \
+             {newest} are brought too"
+        ));
+    }
+    for other in needs {
+        session.printer.warn(&format!(
+            "the server does not go on without master key {other}: have its custodians bring \
+             their shares too"
+        ));
+    }
     Ok(ExitCode::Success)
+}
+
+/// What became of a share, in words.
+fn done(share: &Share, progress: &Progress) -> String {
+    let (key, needed, here) = (progress.key, progress.needed, progress.here.len());
+    if progress.already {
+        return format!("the server has {key} already: the share was not needed");
+    }
+    let taken = format!("share {} of {} is taken", share.index(), share.total());
+    match progress.unsealed {
+        true => format!("{taken}: the server has {key}"),
+        false if here >= usize::from(needed) => {
+            format!("{taken}: {key} is whole, and waits for another key")
+        }
+        false => format!("{taken}: {here} of the {needed} that {key} takes are here"),
+    }
 }
 
 /// Where a server takes shares.
@@ -241,9 +311,8 @@ fn combined(files: &[PathBuf], with: &IdentityArgs) -> Result<(Custody, Vec<Shar
 /// The share in a file, decrypted if it is not in the clear.
 fn read(file: &Path, with: &IdentityArgs) -> Result<Share, Failure> {
     let opened = fs::File::open(file).map_err(|error| failure::unreadable(file, &error))?;
-    let mut bytes = Zeroizing::new(Vec::new());
-    let read = opened.take(MAX_FILE).read_to_end(&mut bytes);
-    read.map_err(|error| failure::unreadable(file, &error))?;
+    let bytes = filled(opened).map_err(|error| failure::unreadable(file, &error))?;
+    let mut bytes = bytes.ok_or_else(|| too_large(&format!("`{}`", file.display())))?;
     if ENCRYPTED.iter().any(|head| bytes.starts_with(head)) {
         if with.identities.is_empty() {
             let what = format!("the share in `{}` is encrypted", file.display());
@@ -258,10 +327,34 @@ fn read(file: &Path, with: &IdentityArgs) -> Result<Share, Failure> {
         let what = format!("`{}` can't be decrypted", file.display());
         bytes = age(&words, &bytes, &what)?;
     }
-    parse(
-        &format!("`{}`", file.display()),
-        &String::from_utf8_lossy(&bytes),
-    )
+    // What is no text is no share either.
+    let text = std::str::from_utf8(&bytes).unwrap_or_default();
+    parse(&format!("`{}`", file.display()), text)
+}
+
+/// Everything that there is, with room for all of it at once: growing would
+/// leave copies behind. None if it is more than any file with a share.
+fn filled(mut from: impl Read) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
+    let mut bytes = Zeroizing::new(vec![0; MAX_FILE + 1]);
+    let mut length = 0;
+    while let Some(free) = bytes.get_mut(length..).filter(|free| !free.is_empty()) {
+        match from.read(free) {
+            Ok(0) => break,
+            Ok(read) => length += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    bytes.truncate(length);
+    Ok((length <= MAX_FILE).then_some(bytes))
+}
+
+fn too_large(what: &str) -> Failure {
+    let what = format!("{what} is larger than any file with a share");
+    let report = Report::new(ExitCode::Usage, what);
+    report
+        .fix("use what `fluffy keys init` gave to its custodian, unchanged")
+        .into()
 }
 
 fn parse(place: &str, text: &str) -> Result<Share, Failure> {
@@ -273,11 +366,14 @@ fn parse(place: &str, text: &str) -> Result<Share, Failure> {
 }
 
 fn encrypt(share: &Share, recipient: &str) -> Result<Vec<u8>, Failure> {
-    let text = Zeroizing::new(format!(
-        "# Your share of master key {} of Fluffy Waffle. Show it to nobody.\n{}\n",
+    let mut text = Zeroizing::new(String::with_capacity(1024));
+    // A text takes everything.
+    let _ = writeln!(
+        text,
+        "# Your share of master key {} of Fluffy Waffle. Show it to nobody.\n{}",
         share.key(),
         *share.expose()
-    ));
+    );
     let words = ["--recipient".to_owned(), recipient.to_owned()];
     let what = format!("nothing can be encrypted to `{recipient}`");
     let sealed = age(&words, text.as_bytes(), &what)?;
@@ -291,29 +387,47 @@ fn age(words: &[String], bytes: &[u8], what: &str) -> Result<Zeroizing<Vec<u8>>,
         let report = report.why(error.to_string());
         Failure::from(report.fix("install it, such as by `apt-get install age`"))
     };
+    let environment = PASSED_ON.iter().filter_map(|name| {
+        let value: OsString = std::env::var_os(name)?;
+        Some((name, value))
+    });
     let mut child = Command::new("age")
         .args(words)
+        .env_clear()
+        .envs(environment)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .map_err(not_run)?;
+    // Heard beside the rest: who is not heard may stop.
+    let said = child.stderr.take().map(|said| thread::spawn(|| hear(said)));
     if let Some(mut stdin) = child.stdin.take() {
         // If it does not read, what it says tells why.
         let _ = stdin.write_all(bytes);
     }
-    let output = child.wait_with_output().map_err(not_run)?;
-    let printed = Zeroizing::new(output.stdout);
-    if output.status.success() {
-        return Ok(printed);
+    let printed = child.stdout.take().map(filled).transpose();
+    let status = child.wait().map_err(not_run)?;
+    let printed = printed.map_err(not_run)?.flatten();
+    if status.success() {
+        return printed.ok_or_else(|| too_large("what was encrypted"));
     }
-    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said.and_then(|said| said.join().ok()).unwrap_or_default();
     let line = said.lines().next().unwrap_or_default();
     let line: String = line.chars().filter(|c| !c.is_control()).take(200).collect();
     let report = Report::new(ExitCode::Usage, what).why(line);
     Err(report
         .fix("check the recipient or identity: `age-keygen` makes one")
         .into())
+}
+
+/// What it says, as far as anybody reads.
+fn hear(mut said: ChildStderr) -> String {
+    let mut text = Vec::new();
+    let read = said.by_ref().take(MAX_SAID).read_to_end(&mut text);
+    // The rest only has to go somewhere.
+    let _ = read.and_then(|_| io::copy(&mut said, &mut io::sink()));
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 /// What those who were there sign.
@@ -422,6 +536,11 @@ fn keys(error: &LoadKeyError) -> Failure {
             "recover the key that is missing by its shares first",
         ),
         LoadKeyError::Randomness => (ExitCode::Internal, "do it again on another machine"),
+        LoadKeyError::Others { .. } => (
+            ExitCode::Conflict,
+            "on the server, `fluffy keys rewrap --wait` and then `fluffy keys retire` each of \
+             them: what they sealed would have no custodians",
+        ),
         _ => (
             ExitCode::Usage,
             "check that the folder is yours alone and holds what the server left there",

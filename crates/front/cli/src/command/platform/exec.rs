@@ -172,7 +172,7 @@ fn opening(granted: &Value) -> Result<(String, SecretString), Report> {
             .why("its token is told once, and that answer was lost")
             .fix("try again")
     })?;
-    let id = view::name(granted).to_owned();
+    let id = view::name(granted).into_owned();
     Ok((id, SecretString::from(token.to_owned())))
 }
 

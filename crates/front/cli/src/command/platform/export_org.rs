@@ -129,7 +129,7 @@ fn excerpt(page: &OrgExport, after: u64) -> Result<Excerpt, Failure> {
 /// Verifies what was written, as anybody will.
 fn read_back(file: &NamedTempFile, of: &Excerpt) -> Result<ExcerptVerification, Failure> {
     let options = ExcerptOptions {
-        key: Some(&of.key),
+        keys: &[of.key],
         shared: SHARED,
     };
     let seen = verify_excerpt(file.path(), &options);

@@ -143,7 +143,7 @@ async fn release(asker: &mut Asker<'_>, matches: &ArgMatches) -> Result<Made, Fa
         let shown = receipt::show(asker, Operation::CreateRelease, &answer, &[]);
         return Ok(Made::Parked(shown?));
     }
-    let id = view::name(&answer.value).to_owned();
+    let id = view::name(&answer.value).into_owned();
     if !asker.session.json() {
         asker.session.printer.note(&format!("release {id}"));
     }
@@ -382,7 +382,7 @@ async fn secrets_status(asker: &mut Asker<'_>) -> Outcome {
     let json = session.json();
     let versions = bundle.get_mut("versions").and_then(Value::as_array_mut);
     for version in versions.into_iter().flatten() {
-        let by = runs.get(view::name(version)).cloned().unwrap_or_default();
+        let by = runs.get(&*view::name(version)).cloned().unwrap_or_default();
         if let Some(fields) = version.as_object_mut() {
             let words = || {
                 let each = by

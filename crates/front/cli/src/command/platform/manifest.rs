@@ -152,6 +152,11 @@ fn released(
     };
     let answer = ask::block(asker.call(Operation::GetRelease, call))?;
     let manifest = answer.value.get("manifest").cloned().unwrap_or_default();
+    if manifest.is_null() {
+        let what = format!("release `{release}` is retired, and its manifest is kept no more");
+        let fix = "look for its `release.created` in `fluffy events list`";
+        return Err(Report::new(ExitCode::NotFound, what).fix(fix).into());
+    }
     let mut fields = BTreeMap::new();
     flatten("", manifest, &mut fields);
     Ok(fields)

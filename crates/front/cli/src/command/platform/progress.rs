@@ -348,7 +348,7 @@ fn way_in(route: &Value) -> String {
 pub(crate) fn failed(value: &Value) -> Option<Report> {
     let failed = value.get("error").is_some_and(Value::is_object);
     let failed = failed && text(value, "status") == "failed";
-    failed.then(|| ended_badly(view::name(value), value))
+    failed.then(|| ended_badly(&view::name(value), value))
 }
 
 fn ended_badly(id: &str, value: &Value) -> Report {

@@ -44,16 +44,15 @@ pub(crate) fn show(
         return Ok(exit);
     }
     if session.printer.verbosity() == Verbosity::Quiet {
-        session
-            .printer
-            .data(parked.unwrap_or(name(&answer.value)))?;
+        let own = name(&answer.value);
+        session.printer.data(parked.unwrap_or(&own))?;
         return Ok(exit);
     }
     let spec = operation.spec();
     let mut rows: Vec<(&str, String)> = Vec::new();
     let value = &answer.value;
     let text = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or_default();
-    rows.push(("id", name(value).to_owned()));
+    rows.push(("id", name(value).into_owned()));
     for field in ["name", "slug", "kind", "status", "message"] {
         rows.push((field, text(field).to_owned()));
     }

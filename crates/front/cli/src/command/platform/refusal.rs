@@ -78,6 +78,8 @@ fn refused(problem: &Problem, words: &str) -> Report {
 fn exit(problem: &Problem) -> ExitCode {
     match (problem.status, problem.code.as_str()) {
         (_, "invalid_grant") | (401 | 403, _) => ExitCode::Denied,
+        // Trying again mends nothing: what is stored is not what was signed.
+        (_, "ledger_broken") => ExitCode::Internal,
         (400 | 413 | 414 | 415 | 422 | 431, _) => ExitCode::Usage,
         (404 | 410, _) => ExitCode::NotFound,
         (409 | 412 | 428, _) => ExitCode::Conflict,
@@ -99,6 +101,7 @@ mod tests {
             let ends = exit(&Problem::new(code.code, "", ""));
             let expected = match code.status {
                 _ if code.code == "invalid_grant" => 3,
+                _ if code.code == "ledger_broken" => 7,
                 401 | 403 => 3,
                 404 | 410 => 4,
                 409 | 412 | 428 => 5,

@@ -9,6 +9,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -29,6 +31,7 @@ use fluffy_server::unseal::ServeDeskError;
 use fluffy_vault::LoadKeyError;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 
 use super::custody;
 use super::edge;
@@ -142,6 +145,8 @@ pub(crate) fn server(session: &Session, args: &ServerArgs) -> Outcome {
         doors: Doors {
             keys: args.keys.clone().unwrap_or_else(|| folder.join("keys")),
             unseal: unseal(&folder, args.unseal)?,
+            // Where they would be if nobody had said where.
+            keyless: vec![folder.join("keys")],
             api: Some(args.listen),
             nodes: Some(args.listen_nodes),
             operators: args.listen_operators,
@@ -249,18 +254,31 @@ async fn run(session: &Session, plan: Plan) -> Outcome {
     if let Some(socket) = &plan.doors.unseal {
         session.printer.warn(&format!(
             "the master key is with its custodians: until they bring their shares by `fluffy server \
-             unseal` (at {}), a first start opens no door, and a later one keeps secrets, exec, \
-             invitations and new nodes waiting",
+             unseal` (at {}), a start without this server's certificate opens no door, and any \
+             other keeps secrets, exec, invitations and new nodes waiting",
             socket.display()
         ));
     }
+    let awaited = Arc::new(Notify::new());
+    let doors = Doors {
+        awaited: Some(Arc::clone(&awaited)),
+        ..plan.doors
+    };
     // A first start waits for shares, for as long as nobody ends it.
-    let opened = tokio::select! {
-        opened = server.open(plan.doors) => opened.map_err(|error| closed(&error)),
-        () = &mut ended => {
-            server.stop().await;
-            return Ok(ExitCode::Success);
+    let opened = {
+        let mut opening = pin!(server.open(doors));
+        loop {
+            tokio::select! {
+                opened = &mut opening => break Some(opened.map_err(|error| closed(&error))),
+                // Whoever starts us has a limit for starts; custodians have none.
+                () = awaited.notified() => tell_systemd("READY=1\nSTATUS=waiting for custodians"),
+                () = &mut ended => break None,
+            }
         }
+    };
+    let Some(opened) = opened else {
+        server.stop().await;
+        return Ok(ExitCode::Success);
     };
     let (mut local, mut ways) = (None, None);
     let told = match opened {
@@ -458,8 +476,8 @@ fn closed(error: &OpenDoorsError) -> Failure {
         ),
         OpenDoorsError::Custody(ServeDeskError::Keys(_)) => (
             ExitCode::Conflict,
-            "prove the shares by `fluffy keys shares verify`, then move the folder of keys off \
-             this machine; or leave --unseal out",
+            "prove the shares by `fluffy keys shares verify`, then move these files off this \
+             machine; or leave --unseal out",
         ),
         OpenDoorsError::Custody(ServeDeskError::Bind(_)) => (
             ExitCode::Conflict,
@@ -561,12 +579,17 @@ fn private(folder: &Path) -> Result<(), Failure> {
     made.map_err(|error| failure::unwritable(folder, &error).into())
 }
 
-/// Tells systemd, if it asked to be told.
+/// Tells systemd that we run, if it asked to be told.
 pub(super) fn ready() {
+    tell_systemd("READY=1\nSTATUS=running");
+}
+
+fn tell_systemd(state: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else {
         return;
     };
-    let say = || -> io::Result<usize> { UnixDatagram::unbound()?.send_to(b"READY=1", socket) };
+    let say =
+        || -> io::Result<usize> { UnixDatagram::unbound()?.send_to(state.as_bytes(), socket) };
     // Without it we run all the same.
     let _ = say();
 }

@@ -3,6 +3,8 @@
 //! One table says which columns a kind has; how a value is written follows
 //! from its name. `SHARED KERNEL` is shown wherever isolation is.
 
+use std::borrow::Cow;
+
 use fluffy_base::{ByteSize, Clock as _, SystemClock, Timestamp};
 use fluffy_report::{Cell, Column, Table, Tone, Verbosity};
 use serde_json::{Value, json};
@@ -84,6 +86,7 @@ const COLUMNS: &[(&str, &[(&str, &str)])] = &[
         "Env",
         &[
             ("NAME", "name"),
+            ("TITLE", "display_name"),
             ("STATUS", "status"),
             ("PROTECTED", "protected"),
             ("ISOLATION", "isolation"),
@@ -340,7 +343,7 @@ pub(crate) fn show(session: &Session, kind: &str, value: &Value) -> Result<(), F
     };
     if session.printer.verbosity() == Verbosity::Quiet {
         for row in &rows {
-            session.printer.data(name(row))?;
+            session.printer.data(&name(row))?;
         }
         return Ok(());
     }
@@ -404,7 +407,7 @@ pub(crate) fn table<'a>(kind: &str, rows: impl Iterator<Item = &'a Value>) -> Ta
 /// All fields of one thing, what names it first.
 pub(crate) fn describe(session: &Session, value: &Value) -> Result<(), Failure> {
     if session.printer.verbosity() == Verbosity::Quiet {
-        return Ok(session.printer.data(name(value))?);
+        return Ok(session.printer.data(&name(value))?);
     }
     let mut rows = Vec::new();
     flatten("", value, &mut rows);
@@ -424,11 +427,22 @@ pub(crate) fn describe(session: &Session, value: &Value) -> Result<(), Failure> 
     Ok(session.printer.table(&table)?)
 }
 
-/// What names a thing in a script: its id, or what it has instead.
-pub(crate) fn name(value: &Value) -> &str {
+/// What names a thing in a script: its id, or what it has instead. A line of a
+/// log is itself; an event, and what is said of one, has its place.
+pub(crate) fn name(value: &Value) -> Cow<'_, str> {
     let text = |field: &str| value.get(field).and_then(Value::as_str);
-    let names = ["id", "principal_id", "name", "env_id", "org_id"];
-    names.into_iter().find_map(text).unwrap_or_default()
+    let place = || {
+        let seq = value.pointer("/event/seq").or_else(|| value.get("seq"));
+        Some(Cow::from(seq?.as_u64()?.to_string()))
+    };
+    let named = ["id", "principal_id", "name", "line"]
+        .into_iter()
+        .find_map(text);
+    let within = || ["env_id", "org_id"].into_iter().find_map(text);
+    let named = named.map(Cow::from).or_else(place);
+    named
+        .or_else(|| within().map(Cow::from))
+        .unwrap_or_default()
 }
 
 /// The rows of a list or of what holds one, and their kind.
@@ -467,7 +481,7 @@ fn quota(quota: &Value) -> Value {
     let amount = |field: &str| match quota.get(field) {
         Some(Value::Number(number)) => {
             let number = number.as_u64().unwrap_or_default();
-            match dimension {
+            match &*dimension {
                 "cpu" => format!("{} cores", cores(number)),
                 "memory" | "volume_bytes" | "log_bytes_per_day" => human(number),
                 _ => number.to_string(),
@@ -604,9 +618,14 @@ fn tone(text: &str) -> Tone {
 
 #[cfg(test)]
 mod tests {
+    use fluffy_api::Operation;
     use fluffy_report::Styling;
+    use schemars::SchemaGenerator;
+    use serde_json::Map;
 
+    use super::super::call::is_list;
     use super::*;
+    use crate::args::platform::kind;
 
     #[test]
     fn shared_kernels_are_named_in_tables() {
@@ -624,6 +643,46 @@ mod tests {
             rows.contains(&("isolation".into(), SHARED.into())),
             "{rows:?}"
         );
+    }
+
+    /// A list that is watched is kept by these names, and `-q` prints them.
+    #[test]
+    fn everything_in_a_list_has_a_name_of_its_own() {
+        let event = json!({"seq": 7, "env_id": "env_1", "org_id": "org_1"});
+        let at = json!({"decision": null, "event": event, "verification": "verified"});
+        let line = json!({"at": "…", "instance_id": "inst_1", "line": "hello", "seq": 3});
+        for (kind, value, expected) in [
+            ("EventEnvelope", &event, "7"),
+            ("AuditEntry", &at, "7"),
+            ("LogLine", &line, "hello"),
+        ] {
+            assert_eq!(name(value), expected, "{kind}");
+        }
+        // Of each other kind that is listed: an object as its schema has it.
+        let mut seen = 0;
+        for operation in Operation::ALL.iter().filter(|it| is_list(**it)) {
+            let mut definitions = SchemaGenerator::default();
+            (operation.spec().response)(&mut definitions);
+            let item = kind(*operation).strip_suffix("List").unwrap().to_owned();
+            let schema = &definitions.definitions()[&item];
+            let fields = schema["properties"].as_object().unwrap();
+            let value = |(field, of): (&String, &Value)| {
+                let value = match (field.as_str(), &of["type"]) {
+                    ("event", _) => json!({"seq": 1}),
+                    (_, Value::String(kind)) if kind == "integer" => json!(1),
+                    _ => json!(format!("a {field}")),
+                };
+                (field.clone(), value)
+            };
+            let value: Value = fields.iter().map(value).collect::<Map<_, _>>().into();
+            let expected = match item.as_str() {
+                "EventEnvelope" | "AuditEntry" => "1",
+                _ => "a id",
+            };
+            assert_eq!(name(&value), expected, "{item}");
+            seen += 1;
+        }
+        assert!(seen > 20, "{seen}");
     }
 
     #[test]

@@ -25,6 +25,22 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// How often in a row a stream may break without a single change.
 const PATIENCE: u32 = 5;
 
+/// How many rows of a history are shown: the newest.
+const NEWEST: usize = 200;
+
+/// What is known of a list that is watched.
+#[derive(Default)]
+struct Seen {
+    /// Whether what was is told once, and only what comes then.
+    is_history: bool,
+    /// The rows, by their names in order: of numbers the shorter come first.
+    rows: BTreeMap<(usize, String), Value>,
+    /// The position of the last change.
+    last: Option<u64>,
+    /// How often in a row the stream broke without one.
+    broken: u32,
+}
+
 /// Shows a list until the person has seen enough.
 pub(crate) async fn run(asker: &mut Asker<'_>, operation: Operation, call: &Call) -> Outcome {
     if !is_list(operation) {
@@ -32,15 +48,17 @@ pub(crate) async fn run(asker: &mut Asker<'_>, operation: Operation, call: &Call
     }
     let kind = kind(operation);
     let item = kind.strip_suffix("List").unwrap_or(&kind).to_owned();
-    let mut broken = 0;
+    let mut seen = Seen {
+        is_history: matches!(&*item, "AuditEntry" | "EventEnvelope"),
+        ..Seen::default()
+    };
     loop {
-        let opened = asker.watch(operation, call, None).await;
-        let ended = match opened {
-            Ok(mut stream) => show(asker, &item, &mut stream, &mut broken).await?,
+        let ended = match asker.watch(operation, call, seen.begin()).await {
+            Ok(mut stream) => show(asker, &item, &mut stream, &mut seen).await?,
             Err(error) => Some(error),
         };
-        broken += 1;
-        if let Some(error) = ended.filter(|error| broken > PATIENCE || !may_pass(error)) {
+        seen.broken += 1;
+        if let Some(error) = ended.filter(|error| seen.broken > PATIENCE || !may_pass(error)) {
             return Err(refusal::failed(&error, operation.spec().cli).into());
         }
         sleep(PAUSE).await;
@@ -52,10 +70,9 @@ async fn show(
     asker: &Asker<'_>,
     item: &str,
     stream: &mut Watch,
-    broken: &mut u32,
+    seen: &mut Seen,
 ) -> Result<Option<CallError>, Failure> {
     let printer = &asker.session.printer;
-    let mut rows: BTreeMap<String, Value> = BTreeMap::new();
     let mut complete = false;
     loop {
         let change = match stream.next().await {
@@ -63,36 +80,54 @@ async fn show(
             Ok(None) => return Ok(None),
             Err(error) => return Ok(Some(error)),
         };
-        *broken = 0;
+        seen.broken = 0;
+        seen.last = Some(change.seq);
         if asker.session.json() {
             printer.json(&line(item, &change))?;
             continue;
         }
         complete |= change.kind == ChangeKind::Synced;
-        let changed = take(&mut rows, change);
-        if complete && (changed || rows.is_empty()) {
+        let changed = seen.take(change);
+        if complete && (changed || seen.rows.is_empty()) {
             printer.clear()?;
             if printer.verbosity() == Verbosity::Quiet {
-                for row in rows.values() {
-                    printer.data(view::name(row))?;
+                for row in seen.rows.values() {
+                    printer.data(&view::name(row))?;
                 }
                 continue;
             }
-            printer.table(&view::table(item, rows.values()))?;
+            printer.table(&view::table(item, seen.rows.values()))?;
         }
     }
 }
 
-/// Takes a change in; whether there is something new to show.
-fn take(rows: &mut BTreeMap<String, Value>, change: Change) -> bool {
-    match change.kind {
-        ChangeKind::Snapshot | ChangeKind::Upsert => {
-            rows.insert(view::name(&change.value).to_owned(), change.value);
-            true
+impl Seen {
+    /// Behind which position a stream is opened, if it goes on: what happened
+    /// goes on where it was, and a list comes anew.
+    fn begin(&mut self) -> Option<u64> {
+        if !self.is_history {
+            self.rows.clear();
+            return None;
         }
-        ChangeKind::Delete => rows.remove(view::name(&change.value)).is_some(),
-        ChangeKind::Synced => true,
-        ChangeKind::Watermark => false,
+        self.last
+    }
+
+    /// Takes a change in; whether there is something new to show.
+    fn take(&mut self, change: Change) -> bool {
+        let name = view::name(&change.value).into_owned();
+        let key = (name.len(), name);
+        match change.kind {
+            ChangeKind::Snapshot | ChangeKind::Upsert => {
+                self.rows.insert(key, change.value);
+                if self.is_history && self.rows.len() > NEWEST {
+                    self.rows.pop_first();
+                }
+                true
+            }
+            ChangeKind::Delete => self.rows.remove(&key).is_some(),
+            ChangeKind::Synced => true,
+            ChangeKind::Watermark => false,
+        }
     }
 }
 
@@ -248,6 +283,9 @@ fn log_line(asker: &Asker<'_>, line: &Value) -> Result<(), Failure> {
     }
     let text = |name: &str| line.get(name).and_then(Value::as_str).unwrap_or_default();
     let (at, process, printed) = (text("at"), text("process"), text("line"));
+    if printer.verbosity() == Verbosity::Quiet {
+        return Ok(printer.data(printed)?);
+    }
     if let Some(gap) = gap(line) {
         let mut lost = Text::new();
         lost.add(Tone::Dim, &format!("{at}  {process}  {gap}"))

@@ -43,7 +43,10 @@ pub(super) fn layer(folder: &Path) -> Vec<u8> {
     for (name, work) in [
         ("slow", "/bin/busybox sleep 1; echo whole"),
         ("who", "/bin/busybox hostname"),
-        ("stream", "while echo more; do /bin/busybox sleep 1; done"),
+        (
+            "stream",
+            "/bin/busybox hostname; while echo more; do /bin/busybox sleep 1; done",
+        ),
     ] {
         let script = format!("#!/bin/sh\nprintf 'Content-Type: text/plain\\r\\n\\r\\n'\n{work}\n");
         fs::write(root.join("www/cgi-bin").join(name), script).unwrap();

@@ -114,12 +114,25 @@ fn an_org_is_exported_and_whoever_forges_the_file_is_found() {
     let stranger = Site::empty();
     let running = up(&stranger);
     let theirs = at("theirs.ndjson");
-    stranger.succeeds(&["orgs", "export", "local", "-o", &theirs]);
+    let exported = stranger.json(0, &["orgs", "export", "local", "-o", &theirs]);
+    // Where the operators of each server look its key up.
+    let shown = stranger.json(0, &["events", "verify", "--wait"]);
+    let their_key = exported["data"]["key"].as_str().unwrap();
+    assert!(shown.to_string().contains(their_key), "{shown}");
     running.end();
     let found = finds(&fs::read_to_string(&theirs).unwrap(), Some(1));
     assert_eq!(found["finding"]["kind"], "bad_signature");
-    // The control: it is sound to who trusts that key.
+    // The control: it is sound to who trusts that key, among others or alone.
     site.json(0, &[&verify[..], &[&theirs]].concat());
+    let both = ["--key", key, "--key", their_key];
+    for file in [&acme, &theirs] {
+        let seen = site.json(0, &[&verify[..], &[file], &both].concat());
+        assert_eq!(seen["key_pinned"], true, "{seen}");
+    }
+    site.ends(
+        2,
+        &[&["audit", "verify", "--ledger", &other][..], &both].concat(),
+    );
     // What is no export of an org is said to be none.
     fs::write(&forged, "{}\n").unwrap();
     site.ends(2, &[&verify[..], &[&forged]].concat());

@@ -73,6 +73,7 @@ fn allocated(runtime: &mut Runtime, at: &At<'_>, it: &InstanceAllocated) -> Opti
         release: it.release_id,
         secrets: it.secret_version_id,
         deploy: it.deploy_id,
+        ended_by: None,
         address,
         overhead: it.resources.overhead_bytes,
         mounts: it.mounts.clone(),
@@ -119,6 +120,8 @@ fn wanted(runtime: &mut Runtime, at: &At<'_>, it: &InstanceDesiredStateChanged) 
                 };
                 record.desired_since = at.now();
                 record.left_at = Some(at.seq());
+                let deploy = at.event.correlation_id.as_deref();
+                record.ended_by = deploy.and_then(|id| id.parse().ok());
                 runtime.routing_seq = at.seq();
                 let node = instance.node;
                 replaced(runtime, &group, node, (reason, at.now()));

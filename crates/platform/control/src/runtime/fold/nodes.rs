@@ -200,6 +200,11 @@ fn limits(drivers: &[NodeDriver]) -> BTreeMap<planner::Driver, DriverLimits> {
 fn changed(runtime: &mut Runtime, at: &At<'_>, it: &NodeStateChanged) -> Option<()> {
     let id: NodeId = at.id()?;
     let to = NodeState::parse(&it.state)?;
+    let stateful = match it.leave_stateful {
+        Some(true) => Stateful::Stays,
+        _ => Stateful::Blocks,
+    };
+    let found = it.drain_id.map(|_| runtime.left_to_move(id, stateful));
     let plan = runtime.plan.nodes.get_mut(&id)?;
     let record = runtime.nodes.get_mut(&id)?;
     let from = plan.state;
@@ -211,16 +216,14 @@ fn changed(runtime: &mut Runtime, at: &At<'_>, it: &NodeStateChanged) -> Option<
     if to == NodeState::Draining && from != NodeState::Offline {
         plan.drain = Some(Drain {
             deadline: it.deadline.unwrap_or_else(|| at.now().after(DRAIN)),
-            stateful: match it.leave_stateful {
-                Some(true) => Stateful::Stays,
-                _ => Stateful::Blocks,
-            },
+            stateful,
             blockers: BTreeSet::new(),
         });
         if let Some(drain) = it.drain_id {
             record.drain = Some(drain);
             let drain_record = DrainRecord {
                 node: id,
+                total: found.unwrap_or_default(),
                 started_at: at.now(),
                 updated_at: at.now(),
                 ended: None,

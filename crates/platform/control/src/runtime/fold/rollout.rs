@@ -41,6 +41,8 @@ fn release(runtime: &mut Runtime, at: &At<'_>, body: &Body) -> Option<()> {
             let release = runtime.releases.get_mut(&at.id()?)?;
             release.state = ReleaseState::Retired;
             release.retired_at = Some(at.now());
+            // By far the largest part of it; what it was is in the ledger.
+            release.manifest = None;
         }
         _ => {}
     }
@@ -59,7 +61,7 @@ fn read(at: &At<'_>, it: &ReleaseCreated) -> Option<Release> {
         compressed_bytes: it.compressed_bytes,
         schema_version: it.manifest_schema_version.clone(),
         manifest_hash: it.manifest_hash,
-        manifest: Arc::new(serde_json::from_value(it.manifest.clone()).ok()?),
+        manifest: Some(Arc::new(serde_json::from_value(it.manifest.clone()).ok()?)),
         created_by: at.actor(),
         retired_at: None,
     })
@@ -110,6 +112,8 @@ fn opened(runtime: &mut Runtime, at: &At<'_>, it: &DeployCreated) -> Option<()> 
         release: it.release_id,
         instance: it.instance_id,
         before: before.collect(),
+        attached: Vec::new(),
+        detached: Vec::new(),
         options: spec::options(&it.options),
         state: DeployState::Queued,
         message: None,

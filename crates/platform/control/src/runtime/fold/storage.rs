@@ -1,12 +1,12 @@
 //! Volumes: who mounts them, their backups, and what is made from those.
 
-use fluffy_base::id::{AttachmentId, VolumeId, VolumeSnapshotId};
+use fluffy_base::id::{AttachmentId, DeployId, VolumeId, VolumeSnapshotId};
 use fluffy_planner::lifecycle::{JobState, VolumeState};
 use fluffy_planner::model as planner;
 
 use super::{At, keep, nodes, tenancy};
 use crate::event::{Body, VolumeCreated};
-use crate::runtime::record::{Attachment, Restore, Snapshot, Volume};
+use crate::runtime::record::{Attachment, Deploy, Restore, Snapshot, Volume};
 use crate::runtime::{Runtime, spec};
 
 pub(super) fn apply(runtime: &mut Runtime, at: &At<'_>, body: &Body) {
@@ -35,6 +35,7 @@ fn volume(runtime: &mut Runtime, at: &At<'_>, body: &Body) -> Option<()> {
         }
         Body::VolumeRehomed(it) => {
             runtime.plan.volumes.get_mut(&id)?.home = it.new_node_id;
+            runtime.volumes.get_mut(&id)?.rehomed_at = Some(at.now());
             nodes::disk(runtime, it.old_node_id);
             nodes::disk(runtime, it.new_node_id);
         }
@@ -62,6 +63,7 @@ fn created(runtime: &mut Runtime, at: &At<'_>, (id, it): (VolumeId, &VolumeCreat
         reason: None,
         instance: None,
         last_backup_at: None,
+        rehomed_at: None,
     };
     runtime.volumes.insert(id, volume);
     let plan = planner::Volume {
@@ -86,7 +88,11 @@ fn attachment(runtime: &mut Runtime, at: &At<'_>, body: &Body) -> Option<()> {
                 mount_path: it.mount_path.clone(),
                 read_only: it.read_only,
             };
-            runtime.attachments.insert(at.id()?, attachment);
+            let id: AttachmentId = at.id()?;
+            runtime.attachments.insert(id, attachment);
+            if let Some(deploy) = changing(runtime, at) {
+                deploy.attached.push(id);
+            }
             spec::refresh(runtime, env, &it.process, at.seq());
         }
         Body::VolumeAttachmentDeleted(_) => {
@@ -94,10 +100,22 @@ fn attachment(runtime: &mut Runtime, at: &At<'_>, body: &Body) -> Option<()> {
             let gone = runtime.attachments.remove(&id)?;
             at.forget("volume_attachment", id);
             spec::refresh(runtime, gone.env, &gone.process, at.seq());
+            if let Some(deploy) = changing(runtime, at) {
+                deploy.detached.push(gone);
+            }
         }
         _ => {}
     }
     Some(())
+}
+
+/// The deploy that attaches or detaches, if one does: whoever calls it off, or
+/// sees it fail, has to know what there was before.
+fn changing<'a>(runtime: &'a mut Runtime, at: &At<'_>) -> Option<&'a mut Deploy> {
+    let id: DeployId = at.event.correlation_id.as_deref()?.parse().ok()?;
+    let deploy = runtime.deploys.get_mut(&id)?;
+    // What gives things back belongs to it as well, and comes after its end.
+    (!deploy.state.is_final()).then_some(deploy)
 }
 
 fn job(runtime: &mut Runtime, at: &At<'_>, body: &Body) -> Option<()> {
@@ -113,6 +131,7 @@ fn job(runtime: &mut Runtime, at: &At<'_>, body: &Body) -> Option<()> {
                 consistency: None,
                 size: None,
                 failed_reason: None,
+                succeeded_at: None,
                 note: it.note.clone(),
             };
             runtime.snapshots.insert(at.id()?, snapshot);
@@ -126,14 +145,19 @@ fn job(runtime: &mut Runtime, at: &At<'_>, body: &Body) -> Option<()> {
             snapshot.size = it.size_bytes.or(snapshot.size);
             snapshot.failed_reason.clone_from(&it.failed_reason);
             if snapshot.state == JobState::Succeeded {
+                snapshot.succeeded_at = Some(at.now());
                 let volume = runtime.volumes.get_mut(&snapshot.volume)?;
                 volume.last_backup_at = Some(at.now());
             }
         }
         Body::SnapshotDeleted(_) => {
             let id: VolumeSnapshotId = at.id()?;
-            runtime.snapshots.remove(&id)?;
+            let gone = runtime.snapshots.remove(&id)?;
             at.forget("snapshot", id);
+            let left = runtime.snapshots.values();
+            let left = left.filter(|it| it.volume == gone.volume);
+            let last = left.filter_map(|it| it.succeeded_at).max();
+            runtime.volumes.get_mut(&gone.volume)?.last_backup_at = last;
         }
         Body::RestoreJobCreated(it) => {
             let volume = runtime.plan.volumes.get(&it.new_volume_id)?;

@@ -28,9 +28,10 @@ fn usable(state: &State, token: EnrollmentTokenId) -> Result<(), Refusal> {
     }
 }
 
-/// Malformed facts and expiry spend nothing; a key or id that was here before
-/// spends the token, and that is recorded.
-pub(super) fn enroll(state: &State, call: &Call<'_>, it: &Enrolment) -> Noticed {
+/// What keeps a machine from joining now; nothing if it may. Malformed facts
+/// and expiry spend nothing; a key or id that was here before spends the token,
+/// and that is recorded.
+fn kept_out(state: &State, call: &Call<'_>, it: &Enrolment) -> Result<Option<Said>, Refusal> {
     usable(state, it.token)?;
     let runtime = &state.runtime;
     let token = runtime.enrollment_tokens.get(&it.token);
@@ -60,16 +61,27 @@ pub(super) fn enroll(state: &State, call: &Call<'_>, it: &Enrolment) -> Noticed 
     if twice {
         let mut said = consumed(it.token, "duplicate", None);
         said.subject = Subject::of("refused", "duplicate");
+        return Ok(Some(said));
+    }
+    match token.filter(|token| token.require_approval) {
+        Some(token) => approval(token, it),
+        None => Ok(None),
+    }
+}
+
+/// Whether a machine may join, which needs nothing that it would join with: a
+/// server without its master keys can say it, too.
+pub(super) fn asked(state: &State, call: &Call<'_>, it: &Enrolment) -> Noticed {
+    Ok(kept_out(state, call, it)?.unwrap_or_default())
+}
+
+pub(super) fn enroll(state: &State, call: &Call<'_>, it: &Enrolment) -> Noticed {
+    if let Some(said) = kept_out(state, call, it)? {
         return Ok(said);
     }
-    let terms = token.filter(|token| token.require_approval);
-    if let Some(said) = terms
-        .map(|token| approval(token, it))
-        .transpose()?
-        .flatten()
-    {
-        return Ok(said);
-    }
+    let runtime = &state.runtime;
+    let token = runtime.enrollment_tokens.get(&it.token);
+    let replaces = token.and_then(|token| token.replaces);
     let Some(address) = runtime.ipam.node(call.now) else {
         let why = "no range of addresses is left for a node";
         return Err(Refusal::new(
@@ -102,22 +114,27 @@ pub(super) fn enroll(state: &State, call: &Call<'_>, it: &Enrolment) -> Noticed 
 
 /// What a machine is told that somebody has to approve; nothing once somebody
 /// has. The first that asks is the one that is looked at: what an operator saw
-/// is what comes in, and no other machine with the same token.
+/// of it, its key, where it is and what it runs, is what comes in, and no other
+/// machine with the same token.
 fn approval(token: &record::EnrollmentToken, it: &Enrolment) -> Result<Option<Said>, Refusal> {
     let waits = |facts| Said {
         facts,
         subject: Subject::of(PENDING, it.token),
     };
-    let Some(request) = &token.request else {
-        let requested = EnrollmentTokenRequested {
-            key_fingerprint: it.request_key.clone(),
-            endpoint: it.endpoint.clone(),
-            arch: it.arch.clone(),
-            agent_version: it.agent_version.chars().take(64).collect(),
-        };
-        return Ok(Some(waits(vec![Fact::new(it.token, requested.into())])));
+    let shown = EnrollmentTokenRequested {
+        key_fingerprint: it.request_key.clone(),
+        endpoint: it.endpoint.clone(),
+        arch: it.arch.clone(),
+        agent_version: it.agent_version.chars().take(64).collect(),
     };
-    if request.key != it.request_key {
+    let Some(request) = &token.request else {
+        return Ok(Some(waits(vec![Fact::new(it.token, shown.into())])));
+    };
+    let is_same = request.key == shown.key_fingerprint
+        && request.endpoint == shown.endpoint
+        && request.arch == shown.arch
+        && request.agent_version == shown.agent_version;
+    if !is_same {
         let why = "another machine asked with this token";
         return Err(Refusal::new("forbidden", why, "ask for a new token"));
     }

@@ -8,7 +8,7 @@ use fluffy_planner::lifecycle::{Cause, InstanceStatus, NodeState, VolumeState};
 use fluffy_planner::model::Node;
 use fluffy_planner::place::FAILURE_WINDOW;
 
-use super::{Said, Vital};
+use super::{MOST, Said, Vital};
 use crate::call::{Call, Fact};
 use crate::event::{InstanceStatusChanged, NodeRevoked, NodeStateChanged, VolumeStateChanged};
 use crate::runtime::steps::scope;
@@ -30,7 +30,12 @@ const CLOCK: Duration = Duration::from_secs(300);
 
 pub(super) fn watch(state: &State, call: &Call<'_>, vitals: &BTreeMap<NodeId, Vital>) -> Said {
     let mut facts = Vec::new();
+    let unavailable = unavailable(state);
     for (id, node) in &state.runtime.plan.nodes {
+        // What is said of a node is said whole: nobody looks at it again.
+        if facts.len() >= MOST {
+            break;
+        }
         if node.state == NodeState::Enrolled {
             let record = state.runtime.nodes.get(id);
             let late = record.is_some_and(|it| call.now.since(it.enrolled_at) >= CONFIRM);
@@ -45,20 +50,41 @@ pub(super) fn watch(state: &State, call: &Call<'_>, vitals: &BTreeMap<NodeId, Vi
         let Some(vital) = vitals.get(id) else {
             continue;
         };
-        let Some((to, reason)) = verdict(state, call, (*id, node), vital) else {
-            continue;
-        };
-        if NodeState::can(Some(node.state), to, Cause::Liveness).is_err() {
-            continue;
+        let verdict = verdict(state, call, (*id, node), vital);
+        let verdict = verdict
+            .filter(|(to, _)| NodeState::can(Some(node.state), *to, Cause::Liveness).is_ok());
+        let mut now = node.state;
+        if let Some((to, reason)) = verdict {
+            facts.push(Fact::new(id, changed(to, reason.as_deref()).into()));
+            now = to;
         }
-        facts.push(Fact::new(id, changed(to, reason.as_deref()).into()));
-        if to == NodeState::Offline {
+        if now == NodeState::Offline && now != node.state {
             lose(state, call, *id, &mut facts);
-        } else if node.state == NodeState::Offline {
+        }
+        // An operator can lead a node out of `offline` too; its volumes are
+        // there again when it is heard.
+        if is_in_use(now) && is_back(vital) && unavailable.contains(id) {
             regain(state, *id, &mut facts);
         }
     }
     Said::facts(facts)
+}
+
+/// Whether a node is heard, and knows what it is to do.
+fn is_back(vital: &Vital) -> bool {
+    vital.silent < DEGRADED && vital.acknowledged
+}
+
+/// Whether a node is one that silence would lead to `offline`.
+fn is_in_use(state: NodeState) -> bool {
+    NodeState::can(Some(state), NodeState::Offline, Cause::Liveness).is_ok()
+}
+
+/// The nodes whose volumes wait for them.
+fn unavailable(state: &State) -> BTreeSet<NodeId> {
+    let volumes = state.runtime.plan.volumes.values();
+    let waiting = volumes.filter(|it| it.state == VolumeState::Unavailable);
+    waiting.map(|it| it.home).collect()
 }
 
 fn changed(to: NodeState, reason: Option<&str>) -> NodeStateChanged {
@@ -87,7 +113,7 @@ fn verdict(
         }
         NodeState::Active => trouble.map(|why| (NodeState::Degraded, Some(why))),
         NodeState::Degraded if trouble.is_none() => Some((NodeState::Active, None)),
-        NodeState::Offline if vital.silent < DEGRADED && vital.acknowledged => {
+        NodeState::Offline if is_back(vital) => {
             let former = state.runtime.nodes.get(&id)?.former;
             Some((former.unwrap_or(NodeState::Active), None))
         }

@@ -15,6 +15,7 @@ use crate::event::{
     SnapshotStatusChanged, VolumeDeleted, VolumeStateChanged,
 };
 use crate::refusal::Refusal;
+use crate::runtime::record::{Restore, Snapshot};
 use crate::runtime::steps::scope;
 use crate::runtime::write::{missing, transition};
 use crate::state::{Owner, State};
@@ -155,9 +156,9 @@ impl Desk<'_> {
     fn change(&mut self, instance: &Instance, report: &Report, status: InstanceStatus, last: bool) {
         let scope = scope(&self.state.runtime, instance.group.env);
         let record = self.state.runtime.instances.get(&report.instance);
-        let correlation = record
-            .and_then(|record| record.deploy)
-            .map(|id| id.to_string());
+        // On its way out it is of the deploy that ended it.
+        let deploy = record.and_then(|record| record.ended_by.or(record.deploy));
+        let correlation = deploy.map(|id| id.to_string());
         self.volumes(instance, report.instance, status);
         let body = match status {
             InstanceStatus::Collected => InstanceCollected {}.into(),
@@ -381,6 +382,14 @@ pub(super) fn snapshot(
     let snapshot = state.runtime.snapshots.get(&id);
     let snapshot = snapshot.filter(|snapshot| snapshot.node == node);
     let snapshot = snapshot.ok_or_else(|| missing("snapshot"))?;
+    Ok(Said::facts(of_snapshot((id, snapshot), report)?))
+}
+
+/// What follows for a snapshot that is so far.
+pub(super) fn of_snapshot(
+    (id, snapshot): (VolumeSnapshotId, &Snapshot),
+    report: &JobReport,
+) -> Result<Vec<Fact>, Refusal> {
     let scope = Owner {
         org: Some(snapshot.org),
         ..Owner::default()
@@ -401,15 +410,24 @@ pub(super) fn snapshot(
         };
         Fact::new(id, changed.into()).of(&scope.scope())
     });
-    Ok(Said::facts(facts.collect()))
+    Ok(facts.collect())
 }
 
-/// A restore that is done has made its volume.
 pub(super) fn restore(state: &State, node: NodeId, id: RestoreId, report: &JobReport) -> Noticed {
     counts(state, node)?;
     let restore = state.runtime.restores.get(&id);
     let restore = restore.filter(|restore| restore.node == node);
     let restore = restore.ok_or_else(|| missing("restore"))?;
+    Ok(Said::facts(of_restore(state, (id, restore), report)?))
+}
+
+/// What follows for a restore that is so far; one that is done has made its
+/// volume.
+pub(super) fn of_restore(
+    state: &State,
+    (id, restore): (RestoreId, &Restore),
+    report: &JobReport,
+) -> Result<Vec<Fact>, Refusal> {
     let scope = Owner {
         org: Some(restore.org),
         ..Owner::default()
@@ -438,5 +456,5 @@ pub(super) fn restore(state: &State, node: NodeId, id: RestoreId, report: &JobRe
             facts.push(Fact::new(restore.volume, changed.into()).of(&scope));
         }
     }
-    Ok(Said::facts(facts))
+    Ok(facts)
 }

@@ -8,7 +8,7 @@ use fluffy_base::id::{EnvId, RouteId};
 use fluffy_planner::lifecycle::{Cause, InstanceStatus, RouteState};
 use fluffy_planner::model::Desired;
 
-use super::Said;
+use super::{MOST, Said};
 use crate::call::{Call, Fact};
 use crate::event::{RouteCreated, RouteDeleted, RouteStatusChanged, RouteUpdated, RouteVerified};
 use crate::runtime::routing::DENIED;
@@ -61,6 +61,8 @@ pub(super) fn settle(state: &State, call: &Call<'_>, edges: &Edges<'_>) -> Said 
     if edges.loopback {
         follow_deploys(runtime, call, &mut ports, &mut facts);
     }
+    // Each is of a route by itself; the others follow.
+    facts.truncate(MOST);
     Said::facts(facts)
 }
 
@@ -204,7 +206,12 @@ impl Ports {
 pub(super) fn proven(state: &State, id: RouteId, method: &str) -> Said {
     let route = state.runtime.routes.get(&id);
     let waiting = route.filter(|it| !it.verified && it.state != RouteState::Deleting);
-    let Some(route) = waiting else {
+    // Another env may have been faster; then it is that one's.
+    let free = waiting.filter(|it| {
+        let name = it.hostname.as_deref();
+        !name.is_some_and(|name| state.runtime.is_held_elsewhere(name, it.env))
+    });
+    let Some(route) = free else {
         return Said::default();
     };
     let verified = RouteVerified {

@@ -1,13 +1,15 @@
-//! What time does: sessions end, ranges are freed, releases retire.
+//! What time does: sessions end, ranges are freed, jobs of nodes that are gone
+//! fail, releases retire.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use fluffy_base::id::ReleaseId;
-use fluffy_planner::lifecycle::{Cause, DeployState, ExecState, ReleaseState};
+use fluffy_planner::lifecycle::{Cause, DeployState, ExecState, JobState, ReleaseState};
 use fluffy_planner::model::Desired;
 
-use super::{Noticed, Said};
+use super::reports::{of_restore, of_snapshot};
+use super::{JobReport, Noticed, Said};
 use crate::call::{Call, Fact};
 use crate::event::{
     ClusterIpv4PoolSet, ClusterReaderVersionSet, ExecSessionEnded, InstanceCollected,
@@ -37,6 +39,7 @@ pub(super) fn upkeep(state: &State, call: &Call<'_>) -> Said {
     reclaim(state, &mut facts);
     retire(state, call, &mut facts);
     facts.truncate(MOST);
+    jobs(state, &mut facts);
     Said::facts(facts)
 }
 
@@ -73,6 +76,26 @@ fn reclaim(state: &State, facts: &mut Vec<Fact>) {
             let scope = scope(&state.runtime, instance.group.env);
             facts.push(Fact::new(id, InstanceCollected {}.into()).of(&scope));
         }
+    }
+}
+
+/// Nor how a snapshot or a restore ended that was such a node's.
+fn jobs(state: &State, facts: &mut Vec<Fact>) {
+    let runtime = &state.runtime;
+    let lost = |node, state: JobState| !state.is_final() && runtime.plan.is_fenced(node);
+    let failed = JobReport::Failed("node_lost".to_owned());
+    let snapshots = runtime.snapshots.iter();
+    let snapshots = snapshots.filter(|(_, it)| lost(it.node, it.state));
+    let snapshots = snapshots.map(|(id, it)| of_snapshot((*id, it), &failed));
+    let restores = runtime.restores.iter();
+    let restores = restores.filter(|(_, it)| lost(it.node, it.state));
+    let restores = restores.map(|(id, it)| of_restore(state, (*id, it), &failed));
+    for ended in snapshots.chain(restores) {
+        // A restore ends with its volume, or not yet.
+        if facts.len() >= MOST {
+            return;
+        }
+        facts.extend(ended.unwrap_or_default());
     }
 }
 

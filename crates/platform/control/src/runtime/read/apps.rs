@@ -1,11 +1,14 @@
 //! Quotas, projects, apps, envs, releases, routes and secrets.
 
+use std::collections::BTreeMap;
+
 use fluffy_api::types::{self, Challenge, ProtocolHint, ProxyProtocol};
 use fluffy_base::Digest;
 use fluffy_base::id::{AppId, EnvId, OrgId, ProjectId, ReleaseId, RouteId, SecretBundleId};
+use fluffy_planner::model::Driver;
 use serde_json::Value;
 
-use super::{Asked, View, found};
+use super::{Asked, View, found, isolation};
 use crate::operations::not_found;
 use crate::refusal::Refusal;
 use crate::runtime::notice::log_date;
@@ -63,6 +66,7 @@ impl View<'_> {
             org_id: env.org,
             app_id: env.app,
             name: env.name.clone(),
+            display_name: env.display_name.clone().unwrap_or_else(|| env.name.clone()),
             status: match env.deleted_at {
                 Some(_) => "deleting",
                 None => "active",
@@ -104,8 +108,41 @@ impl View<'_> {
                 since: None,
             });
         }
+        all.extend(self.weaker(id));
         all.extend(self.log_quota(id));
         all
+    }
+
+    /// The process types whose instances share more than the env accepts by now.
+    fn weaker(&self, id: EnvId) -> Vec<types::Condition> {
+        let plan = &self.runtime().plan;
+        let Some(env) = plan.envs.get(&id) else {
+            return Vec::new();
+        };
+        let mut weaker: BTreeMap<&str, (usize, Driver)> = BTreeMap::new();
+        for instance in plan.instances.values() {
+            let (group, driver) = (&instance.group, instance.driver);
+            let accepted = env.isolation.accepts(driver.level());
+            if group.env == id && !accepted && !instance.has_ended() {
+                let (many, weakest) = weaker.entry(&group.process).or_insert((0, driver));
+                *many += 1;
+                *weakest = driver.max(*weakest);
+            }
+        }
+        let conditions = weaker.into_iter().map(|(process, (many, weakest))| {
+            let level = isolation(weakest).level;
+            types::Condition {
+                condition: "isolation_weaker".to_owned(),
+                process: Some(process.to_owned()),
+                detail: Some(format!(
+                    "{many} of its instances run as {level}, which the env does not accept any \
+                     more; each goes once another one can take its place"
+                )),
+                reason: Some(level),
+                since: None,
+            }
+        });
+        conditions.collect()
     }
 
     /// What the env's org was told today of what it printed.
@@ -134,6 +171,8 @@ impl View<'_> {
 
     pub(super) fn release(&self, id: ReleaseId) -> Option<types::Release> {
         let release = self.runtime().releases.get(&id)?;
+        let manifest = release.manifest.as_deref();
+        let manifest = manifest.map(|it| serde_json::from_str(&it.canonical()));
         let images = release.images.iter();
         Some(types::Release {
             meta: self.meta("release", id)?,
@@ -153,7 +192,7 @@ impl View<'_> {
             compressed_bytes: release.compressed_bytes,
             manifest_schema_version: release.schema_version.clone(),
             manifest_hash: release.manifest_hash,
-            manifest: serde_json::from_str(&release.manifest.canonical()).unwrap_or_default(),
+            manifest: manifest.and_then(Result::ok).unwrap_or_default(),
             created_by: release.created_by.clone(),
             retired_at: release.retired_at,
         })

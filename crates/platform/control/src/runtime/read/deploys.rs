@@ -97,9 +97,11 @@ impl View<'_> {
     fn progress(&self, deploy: &record::Deploy, process: &str) -> Option<GroupProgress> {
         let id = spec::group_id(deploy.env, process);
         let group = self.runtime().plan.groups.get(&id)?;
+        let env = self.runtime().plan.envs.get(&deploy.env)?;
         let new = || {
             let own = self.members(&id);
-            own.filter(|it| it.spec == group.spec.hash && !it.restart && it.is_wanted())
+            let accepted = own.filter(|it| env.isolation.accepts(it.driver.level()));
+            accepted.filter(|it| it.spec == group.spec.hash && !it.restart && it.is_wanted())
         };
         let ready = |it: &&Instance| it.observed.status == InstanceStatus::Ready;
         let long = |it: &&Instance| self.now.since(it.observed.since) >= group.spec.min_ready;
@@ -266,11 +268,12 @@ impl View<'_> {
 
 impl Asked<'_> {
     pub(super) fn deploys(&self) -> Result<Value, Refusal> {
-        let kind = self.given("kind");
+        let (kind, process) = (self.given("kind"), self.given("process"));
         let all = self.view.runtime().deploys.iter();
         let own = all.filter(|(_, it)| {
             Some(it.env) == self.place.owner.env
                 && kind.is_none_or(|kind| spec::deploy_kind_text(it.kind) == kind)
+                && process.is_none_or(|process| it.before.contains_key(process))
         });
         self.page("deploy", own.map(|(id, _)| *id), View::deploy)
     }

@@ -48,14 +48,8 @@ impl View<'_> {
         if let Ok(id) = id.parse() {
             return self.deleting(id);
         }
-        if let Ok(id) = id.parse::<VolumeId>() {
-            let times = self.meta("volume", id)?;
-            return Some(plain(
-                id.to_string(),
-                "rehome",
-                "succeeded",
-                (times.created_at, times.updated_at),
-            ));
+        if let Ok(id) = id.parse() {
+            return self.rehoming(id);
         }
         // What the server does by itself; it knows how far that is.
         Some(plain(id.to_owned(), "", "queued", (self.now, self.now)))
@@ -119,10 +113,14 @@ impl View<'_> {
         let runtime = self.runtime();
         let record = runtime.drains.get(&id)?;
         let node = runtime.plan.nodes.get(&record.node)?;
-        let here = runtime.plan.instances.iter();
-        let left = here.filter(|(_, it)| it.node == record.node && !it.has_ended());
-        let left = u64::try_from(left.count()).unwrap_or(u64::MAX);
         let drain = node.drain.as_ref().filter(|_| record.ended.is_none());
+        let progress = drain.map(|drain| {
+            let left = runtime.left_to_move(record.node, drain.stateful);
+            Progress {
+                done: record.total.saturating_sub(left),
+                total: record.total,
+            }
+        });
         let blockers = drain.iter().flat_map(|drain| &drain.blockers).map(|id| {
             let volumes = runtime.plan.instances.get(id).map(|it| &it.volumes);
             let volume = volumes.and_then(|volumes| volumes.first());
@@ -137,13 +135,16 @@ impl View<'_> {
         let times = (record.started_at, record.updated_at);
         let status = record.ended.as_deref().unwrap_or("running");
         Some(LongOperation {
-            progress: record.ended.is_none().then_some(Progress {
-                done: 0,
-                total: left,
-            }),
+            progress,
             blockers: blockers.collect(),
             ..plain(id.to_string(), "drain", status, times)
         })
+    }
+
+    /// A disk that was found in another node: there is nothing to wait for.
+    fn rehoming(&self, id: VolumeId) -> Option<LongOperation> {
+        let at = self.runtime().volumes.get(&id)?.rehomed_at?;
+        Some(plain(id.to_string(), "rehome", "succeeded", (at, at)))
     }
 
     /// An env that is cleared away is done once nothing is left of it.
@@ -211,6 +212,7 @@ impl Asked<'_> {
             return Ok(Value::Null);
         }
         let drain = id.parse().ok().and_then(|id| self.view.drain(id));
-        found(drain)
+        let rehome = || id.parse().ok().and_then(|id| self.view.rehoming(id));
+        found(drain.or_else(rehome))
     }
 }

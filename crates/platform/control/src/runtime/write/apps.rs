@@ -14,6 +14,7 @@ use crate::event::{
 };
 use crate::refusal::Refusal;
 use crate::runtime::quota::Dimension;
+use crate::state::Owner;
 
 pub(super) fn project(desk: &Desk<'_>) -> Decided {
     let org = desk.org()?;
@@ -141,6 +142,9 @@ pub(super) fn create_env(desk: &Desk<'_>) -> Decided {
     let mut all = desk.runtime().envs.values();
     let taken = all.any(|it| it.app == app && it.name == body.name);
     desk.name_is_free(&format!("{app}/env"), &body.name, taken)?;
+    if let Some(name) = &body.display_name {
+        at_most("display_name", name, 64)?;
+    }
     desk.runtime().within(org, Dimension::Envs, 1)?;
     let local = desk.call.caller.kind == CallerKind::Local && !body.protected;
     let created = EnvCreated {
@@ -150,12 +154,28 @@ pub(super) fn create_env(desk: &Desk<'_>) -> Decided {
     };
     isolation(created.protected, created.allow_shared_kernel)?;
     let id = EnvId::from_bits(desk.bits());
-    Ok((vec![Fact::new(id, created.into())], Subject::of("env", id)))
+    let mut facts = vec![Fact::new(id, created.into())];
+    if body.display_name.is_some() {
+        let named = EnvUpdated {
+            protected: None,
+            allow_shared_kernel: None,
+            display_name: body.display_name,
+        };
+        let owner = Owner {
+            env: Some(id),
+            ..desk.place.owner
+        };
+        facts.push(Fact::new(id, named.into()).of(&owner.scope()));
+    }
+    Ok((facts, Subject::of("env", id)))
 }
 
 pub(super) fn update_env(desk: &Desk<'_>) -> Decided {
     let (id, env) = desk.env()?;
     let body: UpdateEnv = desk.body()?;
+    if let Some(name) = &body.display_name {
+        at_most("display_name", name, 64)?;
+    }
     isolation(
         body.protected.unwrap_or(env.protected),
         body.allow_shared_kernel.unwrap_or(env.allow_shared_kernel),
@@ -163,7 +183,7 @@ pub(super) fn update_env(desk: &Desk<'_>) -> Decided {
     let updated = EnvUpdated {
         protected: body.protected,
         allow_shared_kernel: body.allow_shared_kernel,
-        display_name: None,
+        display_name: body.display_name,
     };
     Ok((vec![Fact::new(id, updated.into())], Subject::of("env", id)))
 }

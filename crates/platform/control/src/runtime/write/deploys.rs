@@ -15,6 +15,7 @@ use fluffy_manifest::model::OnFailure as ManifestOnFailure;
 use fluffy_planner::lifecycle::{Cause, DeployState, SecretBundleState};
 use fluffy_planner::model::{DeployKind, Desired};
 
+use super::mounts::given_back;
 use super::preflight::{self, Preflight};
 use super::{Decided, Desk, invalid, missing, transition};
 use crate::call::{Fact, Subject};
@@ -27,7 +28,7 @@ use crate::runtime::{Runtime, record, spec};
 
 pub(super) fn create(desk: &Desk<'_>) -> Decided {
     let body: CreateDeploy = desk.body()?;
-    let release = release(desk, body.release_id)?;
+    let manifest = preflight::deployable(release(desk, body.release_id)?)?;
     let processes = match body.process_types {
         Some(named) if named.is_empty() => {
             return Err(invalid("process_types", "it names no process type"));
@@ -35,7 +36,7 @@ pub(super) fn create(desk: &Desk<'_>) -> Decided {
         Some(named) => {
             let unknown = named
                 .iter()
-                .find(|name| !release.manifest.processes.contains_key(*name));
+                .find(|name| !manifest.processes.contains_key(*name));
             if let Some(unknown) = unknown {
                 let why = format!("the release has no process type `{unknown}`");
                 return Err(invalid("process_types", &why));
@@ -140,18 +141,19 @@ fn roll_out(desk: &Desk<'_>, wanted: Requested) -> Decided {
     let (env_id, env) = desk.env()?;
     let (_, app) = desk.app()?;
     let release = release(desk, wanted.release)?;
-    let options = options(&release.manifest, &wanted.options)?;
+    let manifest = preflight::deployable(release)?;
+    let options = options(manifest, &wanted.options)?;
     let cleared: Vec<String> = match wanted.processes {
         Some(_) => Vec::new(),
         None => {
             let gone = env.desired.keys();
-            gone.filter(|name| !release.manifest.processes.contains_key(*name))
+            gone.filter(|name| !manifest.processes.contains_key(*name))
                 .cloned()
                 .collect()
         }
     };
     let processes = wanted.processes.unwrap_or_else(|| {
-        let all = release.manifest.processes.keys();
+        let all = manifest.processes.keys();
         all.cloned().collect()
     });
     let mut checked = preflight::check(&Preflight {
@@ -159,6 +161,7 @@ fn roll_out(desk: &Desk<'_>, wanted: Requested) -> Decided {
         env: (env_id, env),
         app,
         release: (wanted.release, release),
+        manifest,
         processes: &processes,
         cleared: &cleared,
         options: &options,
@@ -166,7 +169,7 @@ fn roll_out(desk: &Desk<'_>, wanted: Requested) -> Decided {
     let secrets = current_secrets(desk.runtime(), env);
     let mut to = BTreeMap::new();
     for process in processes {
-        let requires = release.manifest.processes.get(&process);
+        let requires = manifest.processes.get(&process);
         let requires = requires.is_some_and(|it| it.secrets_required);
         to.insert(
             process,
@@ -328,7 +331,8 @@ fn deploy<'a>(desk: &Desk<'a>) -> Result<(DeployId, &'a record::Deploy), Refusal
     Ok((id, deploy.ok_or_else(|| missing("deploy"))?))
 }
 
-/// Calls a deploy off; what was wanted before it is wanted again.
+/// Calls a deploy off; what was wanted before it is wanted again, with the
+/// volumes that it had.
 pub(super) fn cancel(desk: &Desk<'_>) -> Decided {
     let (env_id, env) = desk.env()?;
     let (id, deploy) = deploy(desk)?;
@@ -345,7 +349,9 @@ pub(super) fn cancel(desk: &Desk<'_>) -> Decided {
         .bundle
         .and_then(|bundle| Some((bundle, desk.runtime().bundles.get(&bundle)?)));
     if deploy.instance.is_none() {
+        let bits = || desk.bits();
         for (process, before) in &deploy.before {
+            facts.extend(given_back(desk.runtime(), deploy, process, bits)?);
             let body = match before {
                 Some(wanted) => EnvDesiredReleaseSet {
                     process: process.clone(),
@@ -431,7 +437,8 @@ pub(super) fn restart(desk: &Desk<'_>) -> Decided {
         ));
     };
     let release = runtime.releases.get(&wanted.release);
-    let release = release.ok_or_else(|| missing("release"))?;
+    let manifest = release.and_then(|release| release.manifest.as_deref());
+    let manifest = manifest.ok_or_else(|| missing("release"))?;
     let deploy = DeployId::from_bits(desk.bits());
     let (mut facts, _) = new_deploy(
         runtime,
@@ -442,7 +449,7 @@ pub(super) fn restart(desk: &Desk<'_>) -> Decided {
             cause: Cause::InstanceRestart,
             release: Some(wanted.release),
             instance: Some(id),
-            options: plain_options(&release.manifest),
+            options: plain_options(manifest),
             to: BTreeMap::from([(process, Some((wanted.release, wanted.secrets)))]),
             ended: None,
             source: None,
@@ -471,18 +478,18 @@ pub(super) fn scale(desk: &Desk<'_>) -> Decided {
             let why = format!("no release with the process type `{name}` is deployed here");
             return Err(invalid("processes", &why));
         };
-        if let Some(count) = desired {
-            let mounts = !process.mounts.is_empty() || !runtime.mounts(id, &name).is_empty();
-            if mounts && count > 1 {
-                return Err(preflight::replica_limit(&name));
-            }
+        let count = desired.unwrap_or(process.replicas);
+        let mounts = !process.mounts.is_empty() || !runtime.mounts(id, &name).is_empty();
+        if mounts && count > 1 {
+            return Err(preflight::replica_limit(&name));
+        }
+        if desired.is_some() {
             let bounds = process.scaling;
             if !(bounds.min..=bounds.max).contains(&count) {
                 let bounds = (bounds.min, bounds.max);
                 return Err(preflight::out_of_bounds(&name, bounds, count));
             }
         }
-        let count = desired.unwrap_or(process.replicas);
         counts.push((name.clone(), process, count));
         scales.push(ScaleSet {
             process: name,
@@ -491,7 +498,9 @@ pub(super) fn scale(desk: &Desk<'_>) -> Decided {
     }
     let growth = counts.iter();
     let growth = growth.map(|(name, process, count)| (name.as_str(), process, *count));
-    preflight::quota(runtime, env.org, id, growth)?;
+    let growth: Vec<_> = growth.collect();
+    preflight::end_state(runtime, (env.org, id), &growth, &[])?;
+    preflight::quota(runtime, (env.org, id), &growth)?;
     let fact = Fact::new(id, EnvScaleSet { scales }.into());
     Ok((vec![fact], Subject::of("scale", id)))
 }

@@ -55,6 +55,13 @@ pub(super) fn rehome(desk: &Desk<'_>) -> Decided {
         .ok_or_else(|| missing("volume"))?;
     let node = runtime.plan.nodes.get(&body.node_id);
     let node = node.ok_or_else(|| missing("node"))?;
+    // Before anybody is told to give up the node that has the disk now.
+    let Material::Proof(checked) = &desk.request.material else {
+        let why = "nobody looked at it: nodes do not look at disks of other nodes yet, and \
+                   without that no volume changes its home";
+        let fix = "bring back the node that has it";
+        return Err(Refusal::new("fsck_failed", why, fix));
+    };
     let held =
         runtime.plan.instances.values().any(|it| {
             it.volumes.contains(&id) && !it.has_ended() && !runtime.plan.is_fenced(it.node)
@@ -75,21 +82,11 @@ pub(super) fn rehome(desk: &Desk<'_>) -> Decided {
         let fix = "revoke the old node first";
         return Err(Refusal::new("invalid_transition", why, fix));
     }
-    let checked = match &desk.request.material {
-        Material::Proof(checked) => Some(checked.as_str()),
-        _ => None,
-    };
-    let Some(checked) = checked.filter(|it| *it == "clean") else {
-        let why = match checked {
-            Some(checked) => format!("the file system check said `{checked}`"),
-            None => format!(
-                "node `{}` has not said that it has the volume's disk and found it whole",
-                body.node_id
-            ),
-        };
+    if checked != "clean" {
+        let why = format!("the file system check said `{checked}`");
         let fix = "restore the last backup instead: `fluffy snapshots restore`";
         return Err(Refusal::new("fsck_failed", why, fix));
-    };
+    }
     let scope = Owner {
         org: Some(volume.org),
         ..Owner::default()
@@ -97,7 +94,7 @@ pub(super) fn rehome(desk: &Desk<'_>) -> Decided {
     let rehomed = VolumeRehomed {
         old_node_id: plan.home,
         new_node_id: body.node_id,
-        fsck: checked.to_owned(),
+        fsck: checked.clone(),
     };
     let mut facts = vec![Fact::new(id, rehomed.into()).of(&scope.scope())];
     // Whoever had it is gone for good, wherever it stood.

@@ -2,22 +2,23 @@
 //! volumes, quota.
 //!
 //! Also chooses where declared volumes go: all of one process type on one node
-//! that has room for it too. Volumes are made and attached, never removed.
+//! that has room for it too. Next: `mounts` for what becomes of volumes.
 
 use std::collections::BTreeMap;
 
 use fluffy_api::types::DeployOptions;
-use fluffy_base::id::{AttachmentId, EnvId, NodeId, OrgId, ReleaseId, VolumeId};
+use fluffy_base::id::{EnvId, NodeId, OrgId, ReleaseId};
+use fluffy_manifest::Manifest;
 use fluffy_manifest::model::Process;
-use fluffy_planner::lifecycle::{NodeState, ReleaseState, RouteState, VolumeState};
+use fluffy_planner::lifecycle::{NodeState, ReleaseState, RouteState};
 use fluffy_planner::model::{Driver, EnvIsolation};
 
 use super::Desk;
 use super::deploys::current_secrets;
+use super::mounts::{Mounted, Volumes};
 use crate::call::Fact;
-use crate::event::{VolumeAttachmentCreated, VolumeAttachmentDeleted, VolumeCreated};
 use crate::refusal::Refusal;
-use crate::runtime::quota::{Dimension, within};
+use crate::runtime::quota::Dimension;
 use crate::runtime::{Runtime, record, spec};
 
 /// Everything that a deploy is checked with.
@@ -26,23 +27,29 @@ pub(super) struct Preflight<'a> {
     pub(super) env: (EnvId, &'a record::Env),
     pub(super) app: &'a record::App,
     pub(super) release: (ReleaseId, &'a record::Release),
+    pub(super) manifest: &'a Manifest,
     pub(super) processes: &'a [String],
     pub(super) cleared: &'a [String],
     pub(super) options: &'a DeployOptions,
 }
 
-/// Checks a deploy, and says what volumes it makes and attaches.
-pub(super) fn check(it: &Preflight<'_>) -> Result<Vec<Fact>, Refusal> {
-    let (_, release) = it.release;
-    if release.state != ReleaseState::Available {
+/// The manifest of a release that can be deployed.
+pub(super) fn deployable(release: &record::Release) -> Result<&Manifest, Refusal> {
+    let manifest = release.manifest.as_deref();
+    let manifest = manifest.filter(|_| release.state == ReleaseState::Available);
+    manifest.ok_or_else(|| {
         let reason = release.blocked.as_deref().unwrap_or("it is retired");
         let why = format!("the release is {}: {reason}", release.state);
         let fix = "deploy another release, or unblock this one";
-        return Err(Refusal::new("release_blocked", why, fix));
-    }
+        Refusal::new("release_blocked", why, fix)
+    })
+}
+
+/// Checks a deploy, and says what volumes it makes and attaches.
+pub(super) fn check(it: &Preflight<'_>) -> Result<Vec<Fact>, Refusal> {
     let runtime = it.desk.runtime();
     let (env_id, env) = it.env;
-    let specs = release.manifest.processes_in(&env.name);
+    let specs = it.manifest.processes_in(&env.name);
     let processes: Vec<(&str, &Process)> = it
         .processes
         .iter()
@@ -55,7 +62,7 @@ pub(super) fn check(it: &Preflight<'_>) -> Result<Vec<Fact>, Refusal> {
         // manifest's own; scaling looks at its volumes too.
         let mounts = !process.mounts.is_empty();
         let many = count > 1 || process.replicas > 1 || (mounts && process.scaling.max > 1);
-        if many && (mounts || has_own_attachments(it, name)) {
+        if many && (mounts || Mounted::of(it, name).by_hand()) {
             return Err(replica_limit(name));
         }
         // Bounds are the new release's; who scaled by hand is told, not overruled.
@@ -74,15 +81,21 @@ pub(super) fn check(it: &Preflight<'_>) -> Result<Vec<Fact>, Refusal> {
     }
     routes(it, &processes)?;
     let facts = Volumes::default().plan(it, &processes)?;
-    let surge = it.options.max_surge;
-    let growth = processes.iter().map(|(name, process)| {
-        let count = runtime.count(env_id, name, process);
-        let stateless = process.mounts.is_empty() && count > 0;
+    let at = (env.org, env_id);
+    let count = |name: &str, process| runtime.count(env_id, name, process);
+    let counted = processes.iter();
+    let mut growth: Vec<Growth<'_>> = counted
+        .map(|(name, process)| (*name, *process, count(name, process)))
+        .collect();
+    end_state(runtime, at, &growth, it.cleared)?;
+    for (_, process, count) in &mut growth {
         // Never more new ones than there should be in the end.
-        let more = if stateless { surge.min(count) } else { 0 };
-        (*name, *process, count.saturating_add(more))
-    });
-    quota(runtime, env.org, env_id, growth).map_err(|refusal| Refusal {
+        let more = it.options.max_surge.min(*count);
+        if process.mounts.is_empty() {
+            *count = count.saturating_add(more);
+        }
+    }
+    quota(runtime, at, &growth).map_err(|refusal| Refusal {
         fix: "deploy with `max_surge` 0 and `max_unavailable` 1, or ask for a higher quota"
             .to_owned(),
         ..refusal
@@ -106,38 +119,6 @@ pub(super) fn replica_limit(name: &str) -> Refusal {
     let fix =
         format!("fluffy scale {name}=1, or remove [[processes.{name}.mounts]] from fluffy.toml");
     Refusal::new("E_VOLUME_REPLICA_LIMIT", why, fix).with("process", name)
-}
-
-/// Whether somebody attached a volume that no manifest declared.
-fn has_own_attachments(it: &Preflight<'_>, process: &str) -> bool {
-    let (env, _) = it.env;
-    let runtime = it.desk.runtime();
-    let mut own = runtime.attachments.values();
-    own.any(|at| at.env == env && at.process == process && !is_declared(it, at.volume))
-}
-
-fn is_declared(it: &Preflight<'_>, volume: VolumeId) -> bool {
-    let prefix = format!("{}-{}-", it.app.name, it.env.1.name);
-    let volume = it.desk.runtime().volumes.get(&volume);
-    volume.is_some_and(|volume| volume.name.starts_with(&prefix))
-}
-
-/// Whether a process type may mount a volume that is there already. Its name
-/// does not say whose it is: `a/b-c` and `a-b/c` call theirs the same. So it
-/// mounts it now, or whoever deploys may give it away.
-fn may_mount(it: &Preflight<'_>, process: &str, volume: VolumeId) -> bool {
-    let (env, _) = it.env;
-    let mut own = it.desk.runtime().attachments.values();
-    let mounts = own.any(|at| at.volume == volume && at.env == env && at.process == process);
-    let id = volume.to_string();
-    mounts || it.desk.reaches("volume.write", ("volume", &id))
-}
-
-fn unusable(name: &str, volume: &record::Volume) -> Refusal {
-    let why = format!("`{}` cannot be used by `{name}`", volume.name);
-    let fix = "look at the volume's state and attachments, or let somebody deploy it who may \
-               write volumes of the whole organisation";
-    Refusal::new("volume_constraints_invalid", why, fix)
 }
 
 fn routes(it: &Preflight<'_>, processes: &[(&str, &Process)]) -> Result<(), Refusal> {
@@ -170,206 +151,100 @@ fn routes(it: &Preflight<'_>, processes: &[(&str, &Process)]) -> Result<(), Refu
     Ok(())
 }
 
-/// Checks that an org may have as many instances as groups will want.
-pub(super) fn quota<'a>(
-    runtime: &Runtime,
-    org: OrgId,
-    env: EnvId,
-    wanted: impl Iterator<Item = (&'a str, &'a Process, u32)>,
-) -> Result<(), Refusal> {
-    let (mut instances, mut memory, mut cpu) = (0_u64, 0_u64, 0_u64);
-    for (name, process, count) in wanted {
-        let group = spec::group_id(env, name);
+/// How many instances a group will want, and how each is.
+pub(super) type Growth<'a> = (&'a str, &'a Process, u32);
+
+/// What instances take together.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    instances: u64,
+    memory: u64,
+    cpu: u64,
+}
+
+impl Sum {
+    fn add(&mut self, many: u64, memory: u64, cpu: u64) {
+        self.instances = self.instances.saturating_add(many);
+        self.memory = self.memory.saturating_add(memory.saturating_mul(many));
+        self.cpu = self.cpu.saturating_add(cpu.saturating_mul(many));
+    }
+
+    /// So many instances of a process type. Which driver will run them is not
+    /// known; the smallest overhead counts.
+    fn add_new(&mut self, process: &Process, many: u64) {
+        let resources = spec::resources(process);
+        let overhead = Driver::Container.overhead();
+        let memory = resources.memory.saturating_add(overhead);
+        self.add(many, memory, resources.cpu_millis);
+    }
+
+    /// What is booked for a group now.
+    fn of_group(runtime: &Runtime, env: EnvId, process: &str) -> Self {
+        let group = spec::group_id(env, process);
         let live = runtime.plan.instances.values();
         let live = live.filter(|it| it.group == group && runtime.plan.counts(it));
-        let live = u64::try_from(live.count()).unwrap_or(u64::MAX);
-        let more = u64::from(count).saturating_sub(live);
-        let resources = spec::resources(process);
-        // Which driver will run it is not known; the smallest overhead counts.
-        let each = resources
-            .memory
-            .saturating_add(Driver::Container.overhead());
-        instances = instances.saturating_add(more);
-        memory = memory.saturating_add(each.saturating_mul(more));
-        cpu = cpu.saturating_add(resources.cpu_millis.saturating_mul(more));
+        let mut sum = Self::default();
+        for it in live {
+            sum.add(1, it.booking.memory, it.booking.cpu_millis);
+        }
+        sum
     }
-    runtime.within(org, Dimension::Instances, instances)?;
-    runtime.within(org, Dimension::Memory, memory)?;
-    runtime.within(org, Dimension::Cpu, cpu)
+
+    fn with(self, other: Self) -> Self {
+        Self {
+            instances: self.instances.saturating_add(other.instances),
+            memory: self.memory.saturating_add(other.memory),
+            cpu: self.cpu.saturating_add(other.cpu),
+        }
+    }
+
+    fn beyond(self, other: Self) -> Self {
+        Self {
+            instances: self.instances.saturating_sub(other.instances),
+            memory: self.memory.saturating_sub(other.memory),
+            cpu: self.cpu.saturating_sub(other.cpu),
+        }
+    }
+
+    /// Refuses it where it is more than an org may have in addition.
+    fn check(self, runtime: &Runtime, org: OrgId) -> Result<(), Refusal> {
+        runtime.within(org, Dimension::Instances, self.instances)?;
+        runtime.within(org, Dimension::Memory, self.memory)?;
+        runtime.within(org, Dimension::Cpu, self.cpu)
+    }
 }
 
-/// Volumes that a deploy makes and attaches.
-#[derive(Default)]
-struct Volumes {
-    facts: Vec<Fact>,
-    made: u64,
-    bytes: u64,
-    attached: u64,
-    /// What this deploy has put on nodes already.
-    placed: BTreeMap<NodeId, u64>,
+/// Checks that an org may have what groups will be in the end, when nothing of
+/// what they were, or of groups that go, is left.
+pub(super) fn end_state(
+    runtime: &Runtime,
+    (org, env): (OrgId, EnvId),
+    wanted: &[Growth<'_>],
+    cleared: &[String],
+) -> Result<(), Refusal> {
+    let (mut before, mut after) = (Sum::default(), Sum::default());
+    for (name, process, count) in wanted {
+        before = before.with(Sum::of_group(runtime, env, name));
+        after.add_new(process, u64::from(*count));
+    }
+    for name in cleared {
+        before = before.with(Sum::of_group(runtime, env, name));
+    }
+    after.beyond(before).check(runtime, org)
 }
 
-impl Volumes {
-    fn plan(
-        mut self,
-        it: &Preflight<'_>,
-        processes: &[(&str, &Process)],
-    ) -> Result<Vec<Fact>, Refusal> {
-        for (name, process) in processes {
-            self.process(it, name, process)?;
-        }
-        let (runtime, org) = (it.desk.runtime(), it.env.1.org);
-        runtime.within(org, Dimension::Volumes, self.made)?;
-        runtime.within(org, Dimension::VolumeBytes, self.bytes)?;
-        let (limit, used) = (
-            runtime.limit(org, Dimension::Attachments),
-            runtime.used(org, Dimension::Attachments),
-        );
-        within(limit, used, Dimension::Attachments, self.attached)?;
-        Ok(self.facts)
+/// Checks that an org may have as many instances as groups will want at a time.
+pub(super) fn quota(
+    runtime: &Runtime,
+    (org, env): (OrgId, EnvId),
+    wanted: &[Growth<'_>],
+) -> Result<(), Refusal> {
+    let mut more = Sum::default();
+    for (name, process, count) in wanted {
+        let live = Sum::of_group(runtime, env, name).instances;
+        more.add_new(process, u64::from(*count).saturating_sub(live));
     }
-
-    fn process(
-        &mut self,
-        it: &Preflight<'_>,
-        name: &str,
-        process: &Process,
-    ) -> Result<(), Refusal> {
-        let (env_id, env) = it.env;
-        let (runtime, manifest) = (it.desk.runtime(), &it.release.1.manifest);
-        let mut home = None;
-        let (mut there, mut wanted) = (Vec::new(), Vec::new());
-        for mount in &process.mounts {
-            let Some(declared) = manifest.volumes.get(&mount.volume) else {
-                continue;
-            };
-            let full = format!("{}-{}-{}", it.app.name, env.name, mount.volume);
-            let mut volumes = runtime.volumes.iter();
-            match volumes.find(|(_, volume)| volume.org == env.org && volume.name == full) {
-                Some((id, volume)) => {
-                    let at = self.reuse(it, name, (*id, volume), declared.size)?;
-                    if home.is_some_and(|home| home != at) {
-                        let why = format!("the volumes of `{name}` are on different nodes");
-                        let fix = "restore one of them from a snapshot onto the other's node";
-                        return Err(Refusal::new("volume_constraints_invalid", why, fix));
-                    }
-                    home = Some(at);
-                    there.push((*id, mount));
-                }
-                None => wanted.push((full, declared, mount)),
-            }
-        }
-        let bytes = wanted.iter().map(|(_, declared, _)| declared.size);
-        let bytes = bytes.fold(0, u64::saturating_add);
-        let mut attach: Vec<_> = there;
-        if !wanted.is_empty() {
-            let isolation = runtime.plan.envs.get(&env_id).map(|env| env.isolation);
-            let need = Need {
-                bytes,
-                process: Some((process, it.release.1)),
-                isolation: isolation.unwrap_or(EnvIsolation::Protected),
-            };
-            let home = choose(runtime, &self.placed, &need, home)?;
-            *self.placed.entry(home).or_default() += bytes;
-            for (full, declared, mount) in wanted {
-                let id = VolumeId::from_bits(it.desk.bits());
-                let created = VolumeCreated {
-                    name: full,
-                    size_bytes: declared.size,
-                    filesystem: "ext4".to_owned(),
-                    backup_enabled: declared.backup_enabled,
-                    home_node_id: home,
-                    snapshot_id: None,
-                };
-                let fact = Fact::new(id, created.into()).of(&it.desk.org_scope());
-                self.facts.push(fact);
-                self.made += 1;
-                attach.push((id, mount));
-            }
-            self.bytes = self.bytes.saturating_add(bytes);
-        }
-        self.attach(it, name, &attach);
-        Ok(())
-    }
-
-    /// A volume that is there already: where it is, if it can be used.
-    fn reuse(
-        &self,
-        it: &Preflight<'_>,
-        name: &str,
-        (id, volume): (VolumeId, &record::Volume),
-        size: u64,
-    ) -> Result<NodeId, Refusal> {
-        let runtime = it.desk.runtime();
-        if !may_mount(it, name, id) {
-            return Err(unusable(name, volume));
-        }
-        if volume.size != size {
-            let why = format!("`{}` has {} bytes and keeps them", volume.name, volume.size);
-            let fix = "declare the size that it has";
-            return Err(Refusal::new("volume_size_change_unsupported", why, fix));
-        }
-        let plan = runtime.plan.volumes.get(&id);
-        let usable = plan.filter(|plan| {
-            let gone = [
-                VolumeState::Error,
-                VolumeState::Deleting,
-                VolumeState::Deleted,
-            ];
-            !gone.contains(&plan.state)
-        });
-        let mut others = runtime.attachments.values();
-        let taken = others.any(|at| at.volume == id && (at.env != it.env.0 || at.process != name));
-        let plan = usable.filter(|_| !taken);
-        plan.map(|plan| plan.home)
-            .ok_or_else(|| unusable(name, volume))
-    }
-
-    /// Attaches what the manifest mounts, and detaches what it dropped.
-    fn attach(
-        &mut self,
-        it: &Preflight<'_>,
-        name: &str,
-        mounts: &[(VolumeId, &fluffy_manifest::model::Mount)],
-    ) {
-        let (env, _) = it.env;
-        let runtime = it.desk.runtime();
-        let mut missing: Vec<_> = mounts.to_vec();
-        for (id, at) in &runtime.attachments {
-            if at.env != env || at.process != name {
-                continue;
-            }
-            let same = missing.iter().position(|(volume, mount)| {
-                *volume == at.volume
-                    && mount.path == at.mount_path
-                    && mount.read_only == at.read_only
-            });
-            match same {
-                Some(place) => {
-                    missing.remove(place);
-                }
-                None if is_declared(it, at.volume) => {
-                    let deleted = VolumeAttachmentDeleted {
-                        volume_id: at.volume,
-                        process: name.to_owned(),
-                    };
-                    self.facts.push(Fact::new(id, deleted.into()));
-                }
-                None => {}
-            }
-        }
-        for (volume_id, mount) in missing {
-            let created = VolumeAttachmentCreated {
-                volume_id,
-                process: name.to_owned(),
-                mount_path: mount.path.clone(),
-                read_only: mount.read_only,
-            };
-            let id = AttachmentId::from_bits(it.desk.bits());
-            self.facts.push(Fact::new(id, created.into()));
-            self.attached += 1;
-        }
-    }
+    more.check(runtime, org)
 }
 
 /// What a new volume's node must have.

@@ -10,12 +10,22 @@ use super::{Decided, Desk, at_most, missing, transition};
 use crate::call::{Fact, Material, Subject};
 use crate::event::{ReleaseBlocked, ReleaseCreated, ReleaseUnblocked};
 use crate::refusal::{FieldProblem, Refusal};
+use crate::runtime::quota::Dimension;
 use crate::runtime::spec;
 
 pub(super) fn create(desk: &Desk<'_>) -> Decided {
-    desk.app()?;
+    let (_, app) = desk.app()?;
     let body: CreateRelease = desk.body()?;
     let manifest = read(&body.manifest)?;
+    // A manifest stays in memory until its release retires, which nobody can do
+    // by hand.
+    let room = desk.runtime().within(app.org, Dimension::Releases, 1);
+    room.map_err(|refusal| Refusal {
+        fix: "wait until releases retire that nothing uses, 30 days after they were made, or ask \
+              an operator for a higher quota"
+            .to_owned(),
+        ..refusal
+    })?;
     let Material::Image(image) = &desk.request.material else {
         let why = "the image could not be looked up";
         let fix = "check the reference, and that its registry can be reached";

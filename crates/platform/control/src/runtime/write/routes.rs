@@ -1,7 +1,8 @@
 //! Routes and public addresses: who answers to which name and port.
 //!
-//! A hostname belongs to one env of the whole platform; a port that is not told
-//! apart by names belongs to one route.
+//! A hostname belongs to the one env of the whole platform that has proven it;
+//! asking for it keeps nobody from it. A port of an address, where connections
+//! are not told apart by names, belongs to one route.
 
 use fluffy_api::types::{Challenge, CreateRoute, ProtocolHint, ProxyProtocol, UpdateRoute};
 use fluffy_base::id::{EnvId, Ipv4Id, RouteId};
@@ -10,13 +11,13 @@ use fluffy_planner::lifecycle::{Cause, RouteState};
 use super::{Decided, Desk, gone, invalid, missing, transition};
 use crate::call::{Fact, Material, Subject};
 use crate::event::{
-    EnvIpv4AddonDisabled, EnvIpv4AddonEnabled, RouteCreated, RouteStatusChanged, RouteUpdated,
-    RouteVerified,
+    Body, EnvIpv4AddonDisabled, EnvIpv4AddonEnabled, RouteCreated, RouteStatusChanged,
+    RouteUpdated, RouteVerified,
 };
 use crate::refusal::Refusal;
 use crate::runtime::quota::{Dimension, within};
 use crate::runtime::read::challenge_of;
-use crate::runtime::routing::DENIED;
+use crate::runtime::routing::{Claim, DENIED, SHARED};
 use crate::runtime::{Runtime, record};
 
 /// How many ports beside 80 and 443 one public address has.
@@ -39,23 +40,29 @@ pub(super) fn create(desk: &Desk<'_>) -> Decided {
         let why = format!("port {} is never opened", body.listen_port);
         return Err(Refusal::new("port_denied", why, "choose another port"));
     }
-    let route = Asked {
-        hostname: hostname.as_deref(),
-        listen_port: body.listen_port,
-        tls,
+    if let Some(hostname) = &hostname {
+        name(runtime, env_id, hostname)?;
+    }
+    let claim = Claim {
+        env: env_id,
+        port: body.listen_port,
+        name: hostname.as_deref().filter(|_| tls),
         ipv4_required: body.ipv4_required,
+        loopback: false,
     };
-    claims(runtime, env_id, &route)?;
+    claims(runtime, None, &claim)?;
     backend(runtime, env_id, &body.backend_process, body.backend_port)?;
     proxy(body.proxy_protocol, body.backend_expects_proxy_protocol)?;
     ipv4(env, body.ipv4_required)?;
     runtime.within(env.org, Dimension::Routes, 1)?;
-    if !matches!(body.listen_port, 80 | 443) {
+    if !SHARED.contains(&body.listen_port) {
         let mut own = runtime.routes.values();
         if !own.any(|it| it.env == env_id && it.listen_port == body.listen_port) {
             runtime.within(env.org, Dimension::PublicPorts, 1)?;
-            extra_ports(runtime, env_id, body.ipv4_required)?;
         }
+    }
+    if body.ipv4_required {
+        extra_ports(runtime, env_id, body.listen_port)?;
     }
     let id = RouteId::from_bits(desk.bits());
     let created = RouteCreated {
@@ -99,34 +106,30 @@ fn check_hostname(hostname: &str) -> Result<(), Refusal> {
     ))
 }
 
-/// What a route asks for.
-struct Asked<'a> {
-    hostname: Option<&'a str>,
-    listen_port: u16,
-    tls: bool,
-    ipv4_required: bool,
+/// Refuses a name that another env has proven.
+fn name(runtime: &Runtime, env: EnvId, hostname: &str) -> Result<(), Refusal> {
+    if runtime.is_held_elsewhere(hostname, env) {
+        let why = "the hostname belongs to another env";
+        let fix = "choose another name, or delete the other route first";
+        return Err(Refusal::new("hostname_taken", why, fix));
+    }
+    Ok(())
 }
 
-/// Refuses a name or a port that another route has.
-fn claims(runtime: &Runtime, env: EnvId, asked: &Asked<'_>) -> Result<(), Refusal> {
-    let port = asked.listen_port;
-    for route in runtime.routes.values() {
-        let same_name = asked.hostname.is_some() && route.hostname.as_deref() == asked.hostname;
-        if same_name && route.env != env {
-            let why = "the hostname belongs to another env";
-            let fix = "choose another name, or delete the other route first";
-            return Err(Refusal::new("hostname_taken", why, fix));
-        }
-        if route.listen_port != port {
-            continue;
-        }
-        // An address of its own has ports of its own.
-        let own = asked.ipv4_required && route.ipv4_required && route.env != env;
-        let told_apart = asked.tls && route.protocol_hint == "tls_passthrough" && !same_name;
-        if !own && !told_apart {
-            let why = format!("port {port} is taken by another route");
-            return Err(Refusal::new("port_taken", why, "choose another port"));
-        }
+/// Refuses a port that nobody may have alone, or that a route other than
+/// `own` has.
+fn claims(runtime: &Runtime, own: Option<RouteId>, claim: &Claim<'_>) -> Result<(), Refusal> {
+    let port = claim.port;
+    if claim.is_greedy() {
+        let why = format!("port {port} is shared by all envs, and a raw route takes a whole port");
+        let fix = "give the env an address of its own by `fluffy ipv4 enable` and set \
+                   `ipv4_required`, or choose another port";
+        return Err(Refusal::new("ipv4_required", why, fix));
+    }
+    let mut others = runtime.routes.iter().filter(|(id, _)| Some(**id) != own);
+    if others.any(|(_, other)| other.claim().meets(claim)) {
+        let why = format!("port {port} is taken by another route");
+        return Err(Refusal::new("port_taken", why, "choose another port"));
     }
     Ok(())
 }
@@ -167,16 +170,17 @@ fn ipv4(env: &record::Env, required: bool) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn extra_ports(runtime: &Runtime, env: EnvId, ipv4_required: bool) -> Result<(), Refusal> {
-    if !ipv4_required {
-        return Ok(());
-    }
+/// Refuses a port that is one more than an env's own address has.
+fn extra_ports(runtime: &Runtime, env: EnvId, port: u16) -> Result<(), Refusal> {
     let own = runtime.routes.values();
     let own = own.filter(|it| it.env == env && it.ipv4_required);
     let ports: std::collections::BTreeSet<u16> = own
         .map(|it| it.listen_port)
-        .filter(|port| !matches!(port, 80 | 443))
+        .filter(|port| !SHARED.contains(port))
         .collect();
+    if SHARED.contains(&port) || ports.contains(&port) {
+        return Ok(());
+    }
     let used = u64::try_from(ports.len()).unwrap_or(u64::MAX);
     within(EXTRA_PORTS, used, Dimension::PublicPorts, 1)
 }
@@ -210,8 +214,16 @@ pub(super) fn update(desk: &Desk<'_>) -> Decided {
     proxy(body.proxy_protocol.unwrap_or(before), expects)?;
     let required = body.ipv4_required.unwrap_or(route.ipv4_required);
     ipv4(env, required)?;
-    if required && !route.ipv4_required && !matches!(route.listen_port, 80 | 443) {
-        extra_ports(desk.runtime(), env_id, required)?;
+    if required != route.ipv4_required {
+        // It moves to other addresses, where its port may be somebody's.
+        let claim = Claim {
+            ipv4_required: required,
+            ..route.claim()
+        };
+        claims(desk.runtime(), Some(id), &claim)?;
+        if required {
+            extra_ports(desk.runtime(), env_id, route.listen_port)?;
+        }
     }
     let updated = RouteUpdated {
         hostname: None,
@@ -223,10 +235,20 @@ pub(super) fn update(desk: &Desk<'_>) -> Decided {
         backend_expects_proxy_protocol: body.backend_expects_proxy_protocol,
         ipv4_required: body.ipv4_required,
     };
-    Ok((
-        vec![Fact::new(id, updated.into())],
-        Subject::of("route", id),
-    ))
+    let mut facts = vec![Fact::new(id, updated.into())];
+    // What was missing is not needed any more.
+    if !required && route.reason.as_deref() == Some(record::IPV4_MISSING) {
+        facts.push(Fact::new(id, status(RouteState::Pending, None)));
+    }
+    Ok((facts, Subject::of("route", id)))
+}
+
+fn status(state: RouteState, reason: Option<&str>) -> Body {
+    let changed = RouteStatusChanged {
+        state: state.to_string(),
+        reason: reason.map(str::to_owned),
+    };
+    changed.into()
 }
 
 /// Edges drop it first; its claims are free when they have.
@@ -234,14 +256,8 @@ pub(super) fn delete(desk: &Desk<'_>) -> Decided {
     let (id, route) = route(desk)?;
     RouteState::can(Some(route.state), RouteState::Deleting, Cause::RouteWrite)
         .map_err(transition)?;
-    let changed = RouteStatusChanged {
-        state: RouteState::Deleting.to_string(),
-        reason: None,
-    };
-    Ok((
-        vec![Fact::new(id, changed.into())],
-        Subject::of("route", id),
-    ))
+    let changed = status(RouteState::Deleting, None);
+    Ok((vec![Fact::new(id, changed)], Subject::of("route", id)))
 }
 
 /// Takes note of what was found in the DNS.
@@ -255,6 +271,7 @@ pub(super) fn verify(desk: &Desk<'_>) -> Decided {
         let why = "the route is being deleted";
         return Err(Refusal::new("invalid_transition", why, "make a new one"));
     }
+    name(desk.runtime(), route.env, hostname)?;
     let Material::Proof(method) = &desk.request.material else {
         let Challenge { record, value } = challenge_of(id, hostname);
         let why = format!("there is no TXT record `{record}` with the text `{value}`");
@@ -287,11 +304,7 @@ pub(super) fn enable_ipv4(desk: &Desk<'_>) -> Decided {
     let mut facts = vec![Fact::new(id, enabled.into())];
     for (route, it) in &runtime.routes {
         if it.env == id && it.reason.as_deref() == Some(record::IPV4_MISSING) {
-            let changed = RouteStatusChanged {
-                state: RouteState::Pending.to_string(),
-                reason: None,
-            };
-            facts.push(Fact::new(route, changed.into()));
+            facts.push(Fact::new(route, status(RouteState::Pending, None)));
         }
     }
     Ok((facts, subject))
@@ -329,12 +342,12 @@ pub(super) fn disable_ipv4(desk: &Desk<'_>) -> Decided {
     };
     let mut facts = vec![Fact::new(id, disabled.into())];
     for (route, it) in needing {
-        if RouteState::can(Some(it.state), RouteState::Blocked, Cause::System).is_ok() {
-            let changed = RouteStatusChanged {
-                state: RouteState::Blocked.to_string(),
-                reason: Some(record::IPV4_MISSING.to_owned()),
-            };
-            facts.push(Fact::new(route, changed.into()));
+        // Edges try again what only they are in the way of, so one that they
+        // could not serve stays blocked for another reason.
+        let can = RouteState::can(Some(it.state), RouteState::Blocked, Cause::System);
+        if can.is_ok() || it.is_blocked_by_edge() {
+            let blocked = status(RouteState::Blocked, Some(record::IPV4_MISSING));
+            facts.push(Fact::new(route, blocked));
         }
     }
     Ok((facts, gone(allocation_id)))

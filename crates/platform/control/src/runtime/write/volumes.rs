@@ -11,12 +11,13 @@ use fluffy_planner::lifecycle::{AttachmentState, Cause, JobState, NodeState, Vol
 use fluffy_planner::model::EnvIsolation;
 use serde_json::Value;
 
+use super::mounts::detached;
 use super::preflight::{Need, choose, replica_limit};
 use super::{Decided, Desk, gone, invalid, missing, name, transition};
 use crate::call::{Fact, Subject};
 use crate::event::{
-    RestoreJobCreated, SnapshotCreated, VolumeAttachmentCreated, VolumeAttachmentDeleted,
-    VolumeCreated, VolumeDeleted, VolumeStateChanged, VolumeUpdated,
+    RestoreJobCreated, SnapshotCreated, SnapshotDeleted, VolumeAttachmentCreated, VolumeCreated,
+    VolumeDeleted, VolumeStateChanged, VolumeUpdated,
 };
 use crate::refusal::Refusal;
 use crate::runtime::quota::{Dimension, within};
@@ -308,14 +309,6 @@ fn attachment<'a>(desk: &Desk<'a>) -> Result<(AttachmentId, &'a record::Attachme
     Ok((id, found))
 }
 
-fn detached(id: AttachmentId, it: &record::Attachment) -> Fact {
-    let deleted = VolumeAttachmentDeleted {
-        volume_id: it.volume,
-        process: it.process.clone(),
-    };
-    Fact::new(id, deleted.into())
-}
-
 /// Another volume in the same place, in one append.
 pub(super) fn replace(desk: &Desk<'_>) -> Decided {
     let (id, found) = attachment(desk)?;
@@ -390,13 +383,36 @@ pub(super) fn snapshot(desk: &Desk<'_>) -> Decided {
     ))
 }
 
-/// Makes a new volume; the one that the snapshot is of stays as it is.
-pub(super) fn restore(desk: &Desk<'_>) -> Decided {
+/// The snapshot that the path names.
+fn taken<'a>(desk: &Desk<'a>) -> Result<(VolumeSnapshotId, &'a record::Snapshot), Refusal> {
     let org = desk.org()?;
     let id: VolumeSnapshotId = desk.leaf("snapshot")?;
-    let runtime = desk.runtime();
-    let snapshot = runtime.snapshots.get(&id).filter(|it| it.org == org);
-    let snapshot = snapshot.ok_or_else(|| missing("snapshot"))?;
+    let snapshot = desk.runtime().snapshots.get(&id);
+    let snapshot = snapshot.filter(|it| it.org == org);
+    Ok((id, snapshot.ok_or_else(|| missing("snapshot"))?))
+}
+
+/// Gives a snapshot up, unless somebody is at it.
+pub(super) fn delete_snapshot(desk: &Desk<'_>) -> Decided {
+    let (id, snapshot) = taken(desk)?;
+    let refused = |why: &str| {
+        let fix = "wait until it has ended";
+        Err(Refusal::new("invalid_transition", why, fix))
+    };
+    if snapshot.state == JobState::Running {
+        return refused("a node is making the snapshot");
+    }
+    let mut restores = desk.runtime().restores.values();
+    if restores.any(|it| it.snapshot == id && !it.state.is_final()) {
+        return refused("a restore reads the snapshot");
+    }
+    Ok((vec![Fact::new(id, SnapshotDeleted {}.into())], gone(id)))
+}
+
+/// Makes a new volume; the one that the snapshot is of stays as it is.
+pub(super) fn restore(desk: &Desk<'_>) -> Decided {
+    let (org, runtime) = (desk.org()?, desk.runtime());
+    let (id, snapshot) = taken(desk)?;
     let body: RestoreSnapshot = desk.body()?;
     if snapshot.state != JobState::Succeeded {
         let why = format!("the snapshot is {}", snapshot.state);

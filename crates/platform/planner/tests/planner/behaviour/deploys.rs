@@ -1,14 +1,19 @@
 //! Roll-outs, health gates, rollbacks, restarts and secrets.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use fluffy_planner::RETRIES;
 use fluffy_planner::lifecycle::{DeployState, InstanceStatus, NodeState, SecretBundleState};
 use fluffy_planner::model::{
-    DeployKind, Downtime, GroupId, OnFailure, RolloutOptions, SecretUse, Secrets,
+    Arch, DeployKind, Downtime, Driver, GroupId, OnFailure, RolloutOptions, SecretUse, Secrets,
+    State,
 };
 use fluffy_planner::reason::{Condition, Dimension, FailureReason};
 
 use super::desk::Desk;
 use crate::ground::{
-    GIB, add_group, add_stateful, cluster, env_id, group_id, hash, options, release_id, secret_id,
+    GIB, add_group, add_stateful, cluster, env_id, group_id, hash, node_id, options, release_id,
+    secret_id,
 };
 
 fn desk(sizes: &[u64], count: u32) -> (Desk, GroupId) {
@@ -80,6 +85,95 @@ fn without_room_for_one_more_old_ones_go_first() {
     assert_eq!(desk.conditions(&web), []);
     let (_, fewest, most) = desk.watched.clone().unwrap();
     assert_eq!((fewest, most), (1, 2));
+}
+
+#[test]
+fn nobody_goes_first_for_what_could_not_come() {
+    type Change = fn(&mut State);
+    let cases: [(Change, Condition); 6] = [
+        (
+            |state| {
+                let nodes = state.nodes.values_mut();
+                nodes.for_each(|node| node.state = NodeState::Degraded);
+            },
+            Condition::NoNodesActive,
+        ),
+        (
+            |state| {
+                for node in state.nodes.values_mut() {
+                    let limits = node.drivers[&Driver::Firecracker];
+                    node.drivers = BTreeMap::from([(Driver::Container, limits)]);
+                }
+            },
+            Condition::IsolationUnavailable,
+        ),
+        (
+            |state| {
+                let nodes = state.nodes.values_mut();
+                nodes.for_each(|node| node.arch = Arch::Arm64);
+            },
+            Condition::ArchUnavailable,
+        ),
+        // One that goes leaves 919 MiB.
+        (
+            |state| {
+                let groups = state.groups.values_mut();
+                groups.for_each(|group| group.spec.resources.memory = GIB);
+            },
+            Condition::NoCapacityMemory,
+        ),
+        (
+            |state| {
+                let orgs = state.orgs.values_mut();
+                orgs.for_each(|org| org.quota.instances = 1);
+            },
+            Condition::OrgQuotaExceeded(Dimension::Instances),
+        ),
+        // A quota that has room for it, and no node that has.
+        (
+            |state| {
+                let orgs = state.orgs.values_mut();
+                orgs.for_each(|org| org.quota.instances = 2);
+                let nodes = state.nodes.values_mut();
+                nodes.for_each(|node| node.arch = Arch::Arm64);
+            },
+            Condition::OrgQuotaExceeded(Dimension::Instances),
+        ),
+    ];
+    for (change, condition) in cases {
+        let (mut desk, web) = desk(&[2], 2);
+        change(desk.state());
+        desk.watch(&web);
+        desk.deploy(&[&web], 2, options());
+        desk.run(60);
+        assert_eq!(desk.conditions(&web), [condition]);
+        assert_eq!(desk.watched.clone().unwrap().1, 2, "{condition}");
+        assert_eq!(desk.last_deploy().1, DeployState::Rolling);
+    }
+}
+
+#[test]
+fn who_goes_first_is_who_makes_room() {
+    let web = group_id(1, "web");
+    let mut state = cluster(&[2, 2]);
+    add_group(&mut state, &web, 2);
+    state.groups.get_mut(&web).unwrap().spec.resources.memory = GIB;
+    let mut desk = Desk::new(state);
+    desk.run(12);
+    assert_eq!(desk.nodes(&web), [1, 2], "each is full");
+    // The older one is where nothing new may go.
+    desk.state().nodes.get_mut(&node_id(1)).unwrap().state = NodeState::Degraded;
+    desk.watch(&web);
+    desk.deploy(&[&web], 2, options());
+    desk.run(60);
+    assert_eq!(desk.watched.clone().unwrap().1, 1);
+    assert_eq!((desk.available(&web), desk.nodes(&web)), (2, vec![1, 2]));
+    let new = desk.server.state.groups[&web].spec.hash;
+    let members = desk.members(&web);
+    let of_node = |node| members.iter().find(|(_, it)| it.node == node_id(node));
+    assert_eq!(of_node(2).unwrap().1.spec, new);
+    assert_ne!(of_node(1).unwrap().1.spec, new);
+    assert_eq!(desk.conditions(&web), [Condition::NoCapacityMemory]);
 }
 
 #[test]
@@ -222,6 +316,63 @@ fn one_that_crashes_over_and_over_ends_a_deploy_at_once() {
 }
 
 #[test]
+fn secrets_that_do_not_arrive_are_tried_three_times_and_end_a_deploy() {
+    let (mut desk, web) = desk(&[16, 16], 2);
+    let before: Vec<_> = desk.members(&web).iter().map(|(id, _)| *id).collect();
+    desk.never_ready.insert(release_id(2));
+    desk.deploy(&[&web], 2, options());
+    let mut tries = 0;
+    while desk.server.state.deploys.len() == 1 {
+        desk.run(2);
+        let members = desk.members(&web);
+        let new = members.iter().find(|(id, it)| {
+            !before.contains(id) && it.observed.status == InstanceStatus::Booting && it.is_wanted()
+        });
+        if let Some(id) = new.map(|(id, _)| *id) {
+            desk.fail(id, FailureReason::SecretsInjectionFailed);
+            tries += 1;
+        }
+        assert!(desk.second < 60, "nobody waits for what failed already");
+    }
+    assert_eq!(tries, RETRIES);
+    desk.run(60);
+    assert_eq!(
+        desk.last_deploy(),
+        (DeployKind::Rollback, DeployState::Succeeded)
+    );
+    assert_eq!(desk.available(&web), 2);
+}
+
+#[test]
+fn secrets_that_do_not_arrive_later_get_another_instance_but_not_for_ever() {
+    let (web, data) = (group_id(1, "web"), group_id(1, "data"));
+    let mut state = cluster(&[16, 16]);
+    add_group(&mut state, &web, 1);
+    add_stateful(&mut state, &data, 1, 2);
+    let mut desk = Desk::new(state);
+    desk.run(12);
+    for group in [&web, &data] {
+        let mut seen = BTreeSet::new();
+        for _ in 0..60 {
+            let mut live = desk.live(group).into_iter();
+            let ready =
+                live.find(|(_, it)| it.is_wanted() && it.observed.status == InstanceStatus::Ready);
+            let ready = ready.map(|(id, _)| id);
+            drop(live);
+            if let Some(id) = ready {
+                seen.insert(id);
+                desk.fail(id, FailureReason::SecretsInjectionFailed);
+            }
+            desk.run(1);
+        }
+        assert_eq!(seen.len(), 1 + RETRIES, "three others in ten minutes");
+        desk.run(600);
+        assert_eq!(desk.available(group), 1, "then it is tried again");
+    }
+    assert_eq!(desk.nodes(&data), [2], "where it is at home");
+}
+
+#[test]
 fn a_failed_gate_pauses_where_that_is_wanted_and_the_mix_stays() {
     let (mut desk, web) = desk(&[16, 16], 3);
     desk.never_ready.insert(release_id(2));
@@ -264,6 +415,7 @@ fn what_was_given_up_before_a_deploy_is_replaced_by_it() {
     for reason in [
         FailureReason::ImageTooLarge,
         FailureReason::CrashLoopBackoff,
+        FailureReason::SecretsInjectionFailed,
     ] {
         let (mut desk, web) = desk(&[16, 16], 2);
         let before: Vec<_> = desk.members(&web).iter().map(|(id, _)| *id).collect();

@@ -7,7 +7,9 @@ use fluffy_planner::reason::{Condition, DrainReason, FailureReason, StopReason};
 use fluffy_planner::{EDGE_PATIENCE, MOVES, MOVING_GROUPS};
 
 use super::desk::Desk;
-use crate::ground::{add_group, add_stateful, at, cluster, group_id, node_id, options};
+use crate::ground::{
+    add_group, add_stateful, at, cluster, group_id, node_id, options, release_id, spec,
+};
 
 fn drain(desk: &mut Desk, node: u128, deadline: i64, stateful: Stateful) {
     let node = desk.state().nodes.get_mut(&node_id(node)).unwrap();
@@ -113,6 +115,46 @@ fn five_groups_move_at_a_time() {
             .sum::<u128>(),
         24
     );
+}
+
+#[test]
+fn five_groups_that_do_not_come_up_keep_nobody_else_on_a_node() {
+    for crashes in [false, true] {
+        let mut state = cluster(&[64, 64]);
+        let groups: Vec<_> = (0..6)
+            .map(|number| group_id(1, &format!("g{number}")))
+            .collect();
+        for (release, group) in (1..).zip(&groups) {
+            add_group(&mut state, group, 1);
+            state.groups.get_mut(group).unwrap().spec = spec(group, release);
+        }
+        state.nodes.get_mut(&node_id(2)).unwrap().state = NodeState::Degraded;
+        let mut desk = Desk::new(state);
+        desk.run(12);
+        desk.state().nodes.get_mut(&node_id(2)).unwrap().state = NodeState::Active;
+        let (good, broken) = groups.split_last().unwrap();
+        desk.never_ready.extend((1..=5).map(release_id));
+        drain(&mut desk, 1, 10_000, Stateful::Blocks);
+        desk.run(5);
+        assert_eq!(desk.nodes(good), [1], "five are on their way");
+        if crashes {
+            let members = broken.iter().flat_map(|group| desk.members(group));
+            let new = members.filter(|(_, it)| it.node == node_id(2));
+            let new: Vec<_> = new.map(|(id, _)| id).collect();
+            assert_eq!(new.len(), MOVING_GROUPS);
+            for id in new {
+                desk.fail(id, FailureReason::WorkloadExited);
+            }
+        } else {
+            // As long as they may take they are waited for, and no longer.
+            desk.run(30);
+        }
+        desk.run(15);
+        assert_eq!(desk.nodes(good), [2], "{crashes}");
+        for group in broken {
+            assert_eq!(desk.available(group), 1, "the old one serves");
+        }
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use fluffy_planner::model::{
 };
 
 use super::machine::Fate;
-use super::world::World;
+use super::world::{World, any_isolation};
 use crate::ground::{MIB, at, env_id, hash, release_id, secret_id, secs};
 
 impl World {
@@ -16,7 +16,7 @@ impl World {
         if !self.random.one_in(12) {
             return;
         }
-        match self.random.below(20) {
+        match self.random.below(21) {
             0..=4 => self.deploy(),
             5..=8 => self.scale(),
             9 => self.cancel(),
@@ -26,6 +26,7 @@ impl World {
             15 | 16 => self.uncordon(),
             17 => self.rotate(),
             18 => self.limit(),
+            19 => self.isolate(),
             _ => self.roll_back(),
         }
     }
@@ -61,6 +62,8 @@ impl World {
             0 | 1 => Fate::NeverReady,
             2..=4 => Fate::Crashes,
             5 => Fate::TooLarge,
+            6 => Fate::Hangs,
+            7 => Fate::LacksSecrets,
             _ => Fate::Good,
         };
         self.fates.insert(release, fate);
@@ -163,7 +166,7 @@ impl World {
         self.counts.add("a restart");
     }
 
-    fn drain(&mut self) {
+    pub(super) fn drain(&mut self) {
         let nodes = self.server.state.nodes.iter();
         let open =
             nodes.filter(|(_, node)| matches!(node.state, NodeState::Active | NodeState::Degraded));
@@ -219,7 +222,15 @@ impl World {
         self.counts.add("new secrets");
     }
 
-    fn limit(&mut self) {
+    fn isolate(&mut self) {
+        let envs: Vec<_> = self.server.state.envs.keys().copied().collect();
+        let env = self.random.pick(&envs).unwrap();
+        let isolation = any_isolation(&mut self.random);
+        self.server.set_isolation(env, isolation);
+        self.counts.add("another isolation");
+    }
+
+    pub(super) fn limit(&mut self) {
         let orgs: Vec<_> = self.server.state.orgs.keys().copied().collect();
         let org = self.random.pick(&orgs).unwrap();
         let quota = &mut self.server.state.orgs.get_mut(&org).unwrap().quota;

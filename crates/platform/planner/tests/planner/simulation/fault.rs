@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use fluffy_planner::lifecycle::{DeployState, InstanceStatus, NodeState, VolumeState};
-use fluffy_planner::model::{Desired, EnvIsolation, State};
+use fluffy_planner::model::{Desired, Driver, EnvIsolation, State};
 use fluffy_planner::reason::{Condition, FailureReason};
 
 use crate::ground::{node_id, org_id};
@@ -37,6 +37,8 @@ pub(crate) enum Fault {
     NodesAllActive,
     /// No env seems to be protected.
     NothingProtected,
+    /// Everything seems to run with the strongest driver.
+    DriversUnseen,
     /// There seems to be one group less.
     GroupUnseen,
     /// There seem to be no deploys.
@@ -130,6 +132,11 @@ impl Fault {
             Self::NothingProtected => {
                 for env in state.envs.values_mut() {
                     env.isolation = EnvIsolation::SharedKernelAllowed;
+                }
+            }
+            Self::DriversUnseen => {
+                for instance in state.instances.values_mut() {
+                    instance.driver = Driver::Firecracker;
                 }
             }
             Self::GroupUnseen => {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fluffy_base::Timestamp;
-use fluffy_base::id::{InstanceId, OrgId};
+use fluffy_base::id::{InstanceId, NodeId, OrgId};
 use fluffy_planner::action::{Action, Allocation, Step};
 use fluffy_planner::lifecycle::{DeployState, InstanceStatus, NodeState, SecretBundleState};
 use fluffy_planner::model::{Deploy, Desired, GroupId, Instance, Resources, State};
@@ -52,10 +52,12 @@ invariants! {
     invariant_data_stays_at_home,
     invariant_data_is_never_moved,
     invariant_data_is_not_stopped_for_what_could_not_start,
+    invariant_nobody_goes_first_for_what_could_not_start,
     invariant_enough_stay_available,
     invariant_surge_is_bounded,
     invariant_nothing_is_placed_on_a_closed_node,
     invariant_isolation_is_kept,
+    invariant_weaker_walls_give_way,
     invariant_a_fresh_step_is_accepted,
     invariant_a_pass_on_what_it_left_finds_nothing,
     invariant_quota_and_capacity_are_told_apart,
@@ -218,15 +220,80 @@ fn invariant_data_is_not_stopped_for_what_could_not_start(
             if !replaced || group.spec.volumes.is_empty() || group.count == 0 {
                 continue;
             }
-            let node = &pass.before.nodes[&instance.node];
-            let others =
-                pass.before.instances.iter().filter(|(other, it)| {
-                    **other != id && it.node == instance.node && !it.has_ended()
-                });
-            let used: u64 = others.map(|(_, it)| it.booking.memory).sum();
-            let room = used + group.spec.resources.memory <= node.capacity.allocatable_memory();
-            let open = node.state == NodeState::Active;
-            ensure(room && open, || format!("{id} went for nothing"))?;
+            let fits = fits_without(&pass.before, &instance.group, instance.node, id);
+            ensure(fits, || format!("{id} went for nothing"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a node would take one more of a group if an instance were gone.
+fn fits_without(state: &State, group: &GroupId, node: NodeId, gone: InstanceId) -> bool {
+    let (spec, env) = (&state.groups[group].spec, &state.envs[&group.env]);
+    let node_id = node;
+    let node = &state.nodes[&node];
+    let accepted = node.drivers.iter().filter(|(driver, limits)| {
+        env.isolation.accepts(driver.level()) && spec.resources.memory <= limits.memory
+    });
+    let overhead = accepted.map(|(driver, _)| driver.overhead()).min();
+    let others = || {
+        let here = state.instances.iter().filter(|(id, _)| **id != gone);
+        here.filter(|(_, it)| it.node == node_id && !it.has_ended())
+    };
+    let used = |field: fn(&Resources) -> u64| -> u64 {
+        let booked = others().map(|(_, it)| field(&it.booking));
+        booked.sum::<u64>() + field(&spec.resources)
+    };
+    let fits = |overhead: u64| {
+        used(|it| it.memory) + overhead <= node.capacity.allocatable_memory()
+            && used(|it| it.disk) <= node.capacity.disk
+            && others().count() < 250
+    };
+    node.state == NodeState::Active
+        && spec.images.contains_key(&node.arch)
+        && overhead.is_some_and(fits)
+}
+
+/// Whoever goes before its successor comes, beyond what its deploy allows,
+/// makes room by it: on its node, or in a quota that is used up.
+fn invariant_nobody_goes_first_for_what_could_not_start(moment: &Moment<'_>) -> Result<(), String> {
+    for pass in moment.passes.iter().filter(|pass| pass.fresh) {
+        let replaced = |reason| {
+            matches!(
+                reason,
+                DrainReason::RolloutReplace | DrainReason::OperatorRestart
+            )
+        };
+        let drains = || pass.drains().filter(|(_, _, reason)| replaced(*reason));
+        let groups: BTreeSet<&GroupId> = drains().map(|(_, it, _)| &it.group).collect();
+        for id in groups {
+            let (before, group) = (&pass.before, &pass.before.groups[id]);
+            let stateful = !group.spec.volumes.is_empty();
+            if stateful || members(before, id).any(|it| !it.volumes.is_empty()) {
+                continue;
+            }
+            let wanted = members(&pass.after, id).filter(|it| it.is_wanted()).count();
+            let rolling = open_deploy(before, id).filter(|it| is_rolling(it));
+            let fewer = rolling.map_or(0, |it| it.options.max_unavailable as usize);
+            if wanted >= (group.count as usize).saturating_sub(fewer) {
+                continue;
+            }
+            let org = before.envs[&id.env].org;
+            let quota = before.orgs[&org].quota;
+            let asked = group.spec.resources;
+            let mut gone = drains().filter(|(_, it, _)| it.group == *id);
+            let makes_room = gone.any(|(gone, it, _)| {
+                let freed = |field: u64| if before.counts(it) { field } else { 0 };
+                let left = |field: fn(&Resources) -> u64| {
+                    usage(before, org, field) - freed(field(&it.booking)) + field(&asked)
+                };
+                let allowed = left(|it| it.cpu_millis) <= quota.cpu_millis
+                    && left(|it| it.memory) <= quota.memory
+                    && usage(before, org, |_| 1) - freed(1) < quota.instances;
+                let mut nodes = before.nodes.keys();
+                allowed && nodes.any(|node| fits_without(before, id, *node, gone))
+            });
+            ensure(makes_room, || format!("one of {id} went for nothing"))?;
         }
     }
     Ok(())
@@ -306,11 +373,32 @@ fn invariant_nothing_is_placed_on_a_closed_node(moment: &Moment<'_>) -> Result<(
 }
 
 fn invariant_isolation_is_kept(moment: &Moment<'_>) -> Result<(), String> {
-    let state = &moment.world.server.state;
+    for pass in moment.passes {
+        for allocation in pass.allocations() {
+            let (group, driver) = (&allocation.group, allocation.driver);
+            let isolation = pass.before.envs[&group.env].isolation;
+            let kept = isolation.accepts(driver.level());
+            ensure(kept, || format!("{group} gets {driver:?} in {isolation:?}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// What an env accepts no more is replaced, or its group is told why not.
+fn invariant_weaker_walls_give_way(moment: &Moment<'_>) -> Result<(), String> {
+    if !moment.at_rest {
+        return Ok(());
+    }
+    let (world, state) = (moment.world, &moment.world.server.state);
     for (id, instance) in &state.instances {
+        let group = &state.groups[&instance.group];
         let isolation = state.envs[&instance.group.env].isolation;
-        let kept = isolation.accepts(instance.driver.level());
-        ensure(kept, || {
+        let accepted = isolation.accepts(instance.driver.level());
+        let told = !group.conditions.is_empty();
+        // What cannot come up takes nobody's place.
+        let good = world.fate(group.spec.hash) == Fate::Good;
+        let stays = accepted || told || !good || !instance.is_wanted() || instance.has_ended();
+        ensure(stays, || {
             format!("{id} runs with {:?} in {isolation:?}", instance.driver)
         })?;
     }

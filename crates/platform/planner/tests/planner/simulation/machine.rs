@@ -22,6 +22,10 @@ pub(crate) enum Fate {
     Crashes,
     /// Their image is too large.
     TooLarge,
+    /// They start, and hang after a while.
+    Hangs,
+    /// Their secrets never reach them.
+    LacksSecrets,
 }
 
 /// What a machine says of an instance.
@@ -180,7 +184,10 @@ impl Machine {
                 InstanceStatus::Booting if fate == Fate::Crashes => {
                     self.fail(id, FailureReason::WorkloadExited, now);
                 }
-                InstanceStatus::Booting if fate == Fate::Good => {
+                InstanceStatus::Booting if fate == Fate::LacksSecrets => {
+                    self.fail(id, FailureReason::SecretsInjectionFailed, now);
+                }
+                InstanceStatus::Booting if matches!(fate, Fate::Good | Fate::Hangs) => {
                     let failed = trouble && random.one_in(25);
                     if failed {
                         self.fail(id, FailureReason::BootTimeout, now);
@@ -194,8 +201,14 @@ impl Machine {
                 InstanceStatus::Ready if trouble && random.one_in(300) => {
                     self.change(id, InstanceStatus::Unhealthy, None, soon);
                 }
+                InstanceStatus::Ready if fate == Fate::Hangs => {
+                    self.change(id, InstanceStatus::Unhealthy, None, (now, 10));
+                }
+                InstanceStatus::Unhealthy if fate == Fate::Hangs => {
+                    self.fail(id, FailureReason::HealthcheckFailed, now);
+                }
                 InstanceStatus::Unhealthy => self.change(id, InstanceStatus::Ready, None, (now, 5)),
-                InstanceStatus::Failed if fate != Fate::TooLarge => {
+                InstanceStatus::Failed if !matches!(fate, Fate::TooLarge | Fate::LacksSecrets) => {
                     self.change(id, InstanceStatus::Booting, None, soon);
                 }
                 _ => {}
@@ -207,7 +220,11 @@ impl Machine {
         let guest = self.guests.get_mut(&id).unwrap();
         guest.crashes += 1;
         let backoff = 2_i64 << guest.crashes.min(7);
-        let looping = reason == FailureReason::WorkloadExited && guest.crashes >= 5;
+        let of_app = matches!(
+            reason,
+            FailureReason::WorkloadExited | FailureReason::HealthcheckFailed
+        );
+        let looping = of_app && guest.crashes >= 5;
         let reason = if looping {
             FailureReason::CrashLoopBackoff
         } else {
@@ -225,7 +242,8 @@ impl Machine {
     ) {
         let guest = self.guests.get_mut(&id).unwrap();
         (guest.status, guest.since, guest.wait) = (status, since, wait);
-        if status == InstanceStatus::Ready {
+        // What hangs is never well for long enough to be forgiven.
+        if status == InstanceStatus::Ready && guest.fate != Fate::Hangs {
             guest.crashes = 0;
         }
         guest.reports += 1;

@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 
 use fluffy_base::id::{InstanceId, NodeId, ReleaseId};
 use fluffy_base::{Digest, Timestamp};
-use fluffy_planner::action::Step;
+use fluffy_planner::action::{Action, Step};
 use fluffy_planner::lifecycle::{Cause, InstanceStatus, NodeState, VolumeState};
 use fluffy_planner::model::{Driver, DriverLimits, EnvIsolation, SecretUse, State};
 use fluffy_planner::plan;
+use fluffy_planner::reason::FailureReason;
 use fluffy_test_kit::Random;
 
 use super::fault::Fault;
@@ -276,6 +277,13 @@ impl World {
         let heard = self.heard.entry(id).or_default();
         while let Some(report) = self.early.remove(&(id, *heard + 1)) {
             *heard += 1;
+            match report.reason {
+                Some(FailureReason::HealthcheckFailed) => self.counts.add("a hang"),
+                Some(FailureReason::SecretsInjectionFailed) => {
+                    self.counts.add("secrets that did not arrive");
+                }
+                _ => {}
+            }
             self.server.report(id, report.status, report.reason, now);
         }
     }
@@ -354,7 +362,15 @@ impl World {
             self.counts.add("a planner that died");
             steps.truncate(1);
         }
-        passes.push(self.append(steps, true));
+        let mut actions = steps.iter().flat_map(|step| &step.actions);
+        let places = actions.any(|action| matches!(action, Action::Allocate(_)));
+        let overtaken = trouble && places && self.random.one_in(40);
+        if overtaken {
+            // Before it can be carried out there is less room.
+            self.drain();
+            self.limit();
+        }
+        passes.push(self.append(steps, !overtaken));
         passes
     }
 
@@ -432,6 +448,15 @@ fn reckon(state: &mut State, id: NodeId, now: Timestamp) {
     }
 }
 
+/// What an env may accept.
+pub(crate) fn any_isolation(random: &mut Random) -> EnvIsolation {
+    match random.below(3) {
+        0 => EnvIsolation::Protected,
+        1 => EnvIsolation::Virtual,
+        _ => EnvIsolation::SharedKernelAllowed,
+    }
+}
+
 /// Some nodes of several kinds, and some orgs with envs and groups.
 fn landscape(random: &mut Random) -> State {
     let sizes: Vec<u64> = (0..4 + random.below(5))
@@ -453,11 +478,7 @@ fn landscape(random: &mut Random) -> State {
     }
     for env in 1..=4_u128 {
         add_env(&mut state, 1 + env % 2, env);
-        let isolation = match random.below(3) {
-            0 => EnvIsolation::Protected,
-            1 => EnvIsolation::Virtual,
-            _ => EnvIsolation::SharedKernelAllowed,
-        };
+        let isolation = any_isolation(random);
         state.envs.get_mut(&env_id(env)).unwrap().isolation = isolation;
         let web = group_id(env, "web");
         add_group(&mut state, &web, 1 + random.below(4) as u32);

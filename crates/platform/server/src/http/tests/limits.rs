@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use fluffy_api::operation::Bucket;
+
+use super::super::rate::{Payer, Rates};
 use super::*;
 
 fn tight() -> Options {
@@ -139,6 +142,58 @@ async fn guessing_tickets_of_replicas_is_cut_off_by_address() {
     }
 }
 
+/// A guess from an address of IPv6, by its last two groups.
+async fn guess_from(stand: &Stand, (network, host): (u16, u16)) -> u16 {
+    let guess = [("authorization", "Bearer flf_at_x")];
+    let request = stand.request("GET /v1/orgs", &guess, "");
+    let from = IpAddr::from([0x2001, 0xdb8, 0, network, 0, 0, 0, host]);
+    let peer = Peer::Address(from);
+    let answer = stand.service.respond(Door::Public, peer, request).await;
+    answer.status().as_u16()
+}
+
+#[tokio::test]
+async fn the_addresses_of_one_network_are_one_address() {
+    let stand = Stand::with(tight());
+    let mut statuses = Vec::new();
+    for host in 1..=4 {
+        statuses.push(guess_from(&stand, (1, host)).await);
+    }
+    assert_eq!(statuses, [401, 401, 429, 429]);
+    // The control: another network.
+    assert_eq!(guess_from(&stand, (2, 1)).await, 401);
+}
+
+#[tokio::test]
+async fn guessing_tokens_of_exec_sessions_is_cut_off_by_address() {
+    let stand = Stand::with(tight());
+    let good = Credential::generate(CredentialKind::Exec).unwrap();
+    let _session = stand.double.expect_exec(good.hash);
+    let path = "GET /v1/orgs/acme/exec/exec_1/connect";
+    let knock = async |token: &str| {
+        let protocol = format!("fluffy.exec.v1, bearer.{token}");
+        let headers = [
+            ("authorization", ""),
+            ("connection", "upgrade"),
+            ("upgrade", "websocket"),
+            ("sec-websocket-version", "13"),
+            ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+            ("sec-websocket-protocol", &protocol),
+        ];
+        let mut request = stand.request(path, &headers, "");
+        request.headers_mut().remove("authorization");
+        stand.send_from(7, request).await.status
+    };
+    let mut statuses = Vec::new();
+    for _ in 0..4 {
+        let other = Credential::generate(CredentialKind::Exec).unwrap();
+        statuses.push(knock(other.text.expose()).await);
+    }
+    assert_eq!(statuses, [403, 403, 429, 429]);
+    // The control: who has the token is let in, even from there.
+    assert_eq!(knock(good.text.expose()).await, 101);
+}
+
 #[tokio::test]
 async fn what_is_nowhere_costs_the_address() {
     let stand = Stand::with(tight());
@@ -153,9 +208,6 @@ async fn what_is_nowhere_costs_the_address() {
 /// bucket whose window goes on.
 #[tokio::test]
 async fn a_crowd_of_payers_is_bounded_and_forgets_nobody() {
-    use super::super::rate::Rates;
-    use fluffy_api::operation::Bucket;
-
     let double = Double::default();
     // What is drawn here is kept here alone.
     double.out_of_reach(1);
@@ -166,23 +218,56 @@ async fn a_crowd_of_payers_is_bounded_and_forgets_nobody() {
         ..RateLimits::default()
     };
     let exec = async || {
-        let left = rates.count(&double, limits, (Bucket::Exec, "acme"));
+        let left = rates.count(&double, limits, (Bucket::Exec, Payer::Known("acme")));
         left.await.allowed
     };
     assert!(exec().await && exec().await && !exec().await);
     let mut allowed = 0;
     for number in 0..25_000 {
         let payer = format!("payer{number}");
-        let left = rates.count(&double, limits, (Bucket::Read, &payer));
+        let left = rates.count(&double, limits, (Bucket::Read, Payer::Known(&payer)));
         allowed += u32::from(left.await.allowed);
     }
     assert_eq!(allowed, 20_000 - 1 + 5, "one each, and five for all others");
     assert!(!exec().await, "the hour is not over");
     // The next minute has room again.
     double.pass(Duration::from_secs(60));
-    let left = rates.count(&double, limits, (Bucket::Read, "late"));
+    let left = rates.count(&double, limits, (Bucket::Read, Payer::Known("late")));
     assert!(left.await.allowed);
     assert!(!exec().await, "the hour is still not over");
+}
+
+/// Strangers come from as many addresses as they like, and who proved who they
+/// are has a budget all the same.
+#[tokio::test]
+async fn a_crowd_of_strangers_takes_nothing_from_who_is_known() {
+    let limits = RateLimits {
+        reads: 5,
+        ..RateLimits::default()
+    };
+    for is_known in [false, true] {
+        let double = Double::default();
+        let rates = Rates::default();
+        let read = async |payer: Payer<'_>| {
+            let left = rates.count(&double, limits, (Bucket::Read, payer));
+            left.await.allowed
+        };
+        for number in 0..25_000_u32 {
+            let stranger = IpAddr::from(number.to_be_bytes());
+            let name = stranger.to_string();
+            let payer = match is_known {
+                false => Payer::Stranger(Peer::Address(stranger)),
+                true => Payer::Known(&name),
+            };
+            read(payer).await;
+        }
+        let mut allowed = 0;
+        for _ in 0..6 {
+            allowed += u32::from(read(Payer::Known("acme")).await);
+        }
+        // The control: a crowd of its own kind leaves nothing.
+        assert_eq!(allowed, if is_known { 0 } else { 5 });
+    }
 }
 
 #[tokio::test]

@@ -1,11 +1,16 @@
-//! Real connections: the socket, TLS in both versions of HTTP, the doors.
+//! Real connections: the socket, TLS in both versions of HTTP, the doors, and
+//! how many there are.
+
+use std::time::Duration;
 
 use fluffy_api::Operation;
 use fluffy_api::client::{Ask, CallError, ChangeKind, Client, Seen, Target};
 use fluffy_api::types::Gone;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
 use super::*;
@@ -135,16 +140,19 @@ async fn the_client_speaks_tls_and_trusts_only_whom_it_was_told() {
     );
 }
 
-#[tokio::test]
-async fn http2_is_spoken_where_a_client_asks_for_it() {
+/// What asks over HTTP/2, and the connection, which answers pings.
+type Http2 = (
+    hyper::client::conn::http2::SendRequest<Full<Bytes>>,
+    JoinHandle<hyper::Result<()>>,
+);
+
+async fn http2(address: std::net::SocketAddr, ca: &str) -> Http2 {
     use hyper_util::rt::{TokioExecutor, TokioIo};
     use tokio_rustls::rustls::crypto::ring;
     use tokio_rustls::rustls::pki_types::CertificateDer;
     use tokio_rustls::rustls::pki_types::pem::PemObject as _;
     use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-    let stand = Stand::new();
-    let (_served, address, ca) = over_tls(&stand).await;
     let mut roots = RootCertStore::empty();
     roots
         .add(CertificateDer::from_pem_slice(ca.as_bytes()).unwrap())
@@ -161,15 +169,124 @@ async fn http2_is_spoken_where_a_client_asks_for_it() {
         .connect("localhost".try_into().unwrap(), stream)
         .await
         .unwrap();
-    let (mut sender, connection) =
+    let (sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
             .await
             .unwrap();
-    tokio::spawn(connection);
+    (sender, tokio::spawn(connection))
+}
+
+#[tokio::test]
+async fn http2_is_spoken_where_a_client_asks_for_it() {
+    let stand = Stand::new();
+    let (_served, address, ca) = over_tls(&stand).await;
+    let (mut sender, _connection) = http2(address, &ca).await;
     let request = stand.request("GET https://localhost/v1/auth/whoami", &[], "");
     let response = sender.send_request(request).await.unwrap();
     assert_eq!(response.status(), 200);
     assert_eq!(response.version(), hyper::Version::HTTP_2);
+}
+
+/// However alive a connection is, it is there to be asked by.
+#[tokio::test]
+async fn a_connection_that_asks_nothing_ends_and_one_that_does_goes_on() {
+    let limit = Duration::from_millis(300);
+    let stand = Stand::with(Options {
+        idle: limit,
+        ..Options::default()
+    });
+    let (_served, address, ca) = over_tls(&stand).await;
+    let ended = async |connection: JoinHandle<hyper::Result<()>>| {
+        timeout(Duration::from_secs(30), connection).await.is_ok()
+    };
+    let begun = tokio::time::Instant::now();
+    let (_sender, connection) = http2(address, &ca).await;
+    assert!(ended(connection).await);
+    assert!(begun.elapsed() >= limit);
+
+    // One that waits for news has asked, for as long as it does.
+    let (mut sender, watching) = http2(address, &ca).await;
+    let watch = [("accept", "text/event-stream")];
+    let request = stand.request("GET https://localhost/v1/orgs/acme/apps", &watch, "");
+    let mut news = sender.send_request(request).await.unwrap().into_body();
+    // And one that asks now and then is not idle.
+    let (mut sender, asking) = http2(address, &ca).await;
+    for _ in 0..10 {
+        sleep(limit / 3).await;
+        let request = stand.request("GET https://localhost/v1/auth/whoami", &[], "");
+        let answer = sender.send_request(request).await.unwrap();
+        assert_eq!(answer.status(), 200);
+    }
+    assert!(!watching.is_finished() && !asking.is_finished());
+    assert_eq!(stand.create("shop", &[]).await.status, 201);
+    let mut told = String::new();
+    while !told.contains("shop") {
+        let frame = news.frame().await.unwrap().unwrap();
+        told.push_str(&String::from_utf8_lossy(frame.data_ref().unwrap()));
+    }
+    drop(news);
+    assert!(ended(watching).await && ended(asking).await);
+}
+
+/// Connects from an address of this machine.
+async fn from(last: u8, to: std::net::SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(([127, 0, 0, last], 0).into()).unwrap();
+    socket.connect(to).await.unwrap()
+}
+
+/// Whether a connection on which nothing was asked was closed.
+async fn is_closed(stream: &mut TcpStream, within: Duration) -> bool {
+    let mut byte = [0];
+    let read = timeout(within, stream.read(&mut byte)).await;
+    matches!(read, Ok(Ok(0) | Err(_)))
+}
+
+#[tokio::test]
+async fn one_address_never_has_a_whole_listener() {
+    const ASK: &str = "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let stand = Stand::with(Options {
+        connections: 8,
+        ..Options::default()
+    });
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let _operators = serve(&stand, Listener::Operators(listener));
+
+    let mut crowd = Vec::new();
+    for _ in 0..6 {
+        crowd.push(from(2, address).await);
+    }
+    for _ in 0..20 {
+        let mut more = from(2, address).await;
+        assert!(is_closed(&mut more, Duration::from_secs(30)).await);
+    }
+    for stream in &mut crowd {
+        assert!(!is_closed(stream, Duration::from_millis(10)).await);
+    }
+    // Others are answered.
+    assert!(said(from(3, address).await, ASK).await.ends_with("ok\n"));
+    // The control: with the help of another address all is taken, and everybody
+    // waits until somebody leaves.
+    for _ in 0..2 {
+        crowd.push(from(4, address).await);
+    }
+    let late = tokio::spawn(said(from(3, address).await, ASK));
+    sleep(Duration::from_millis(300)).await;
+    assert!(!late.is_finished());
+    crowd.truncate(7);
+    assert!(late.await.unwrap().ends_with("ok\n"));
+    // Who was refused is let in again, as well.
+    crowd.truncate(5);
+    let again = async {
+        loop {
+            let mut more = from(2, address).await;
+            if !is_closed(&mut more, Duration::from_millis(100)).await {
+                break;
+            }
+        }
+    };
+    timeout(Duration::from_secs(30), again).await.unwrap();
 }
 
 #[tokio::test]
@@ -322,7 +439,7 @@ async fn a_connection_survives_a_body_that_nobody_wanted() {
         );
         stream.write_all(head.as_bytes()).await.unwrap();
         // The rest comes once the server has had time to answer.
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        sleep(Duration::from_millis(50)).await;
         stream.write_all(&vec![b'x'; size]).await.unwrap();
         let next = "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
         let answers = said(stream, next).await;

@@ -163,9 +163,14 @@ async fn a_version_is_read_from_the_header() {
 async fn a_write_whose_view_is_late_answers_with_a_receipt() {
     let stand = Stand::new();
     stand.double.hold();
-    let got = stand.create("shop", &[("prefer", "wait=3")]).await;
+    let got = stand.create("shop", &[KEY, ("prefer", "wait=3")]).await;
     assert_eq!(got.status, 202);
     assert_eq!(got.value["seq"], 1);
+    // Nobody could tell it later, and nobody keeps it.
+    assert_eq!(got.value["secret"], "shown once");
+    for stored in stand.double.stored() {
+        assert!(!stored.body.to_string().contains("shown once"));
+    }
     assert_eq!(got.value["status_url"], "/v1/orgs/acme/apps/shop");
     let read = stand.send(
         "GET /v1/orgs/acme/apps/shop",

@@ -46,7 +46,7 @@ pub(crate) enum Standing {
 impl Work {
     /// What a write began.
     pub(crate) fn of(spec: &Spec, value: &Value) -> Self {
-        let id = view::name(value).to_owned();
+        let id = view::name(value).into_owned();
         let aim = match spec.id {
             "deleteRoute" => Aim::Gone,
             _ => Aim::There,

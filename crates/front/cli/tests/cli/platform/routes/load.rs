@@ -16,7 +16,7 @@ pub(super) const PAGE: &str = "/";
 pub(super) const SLOW: &str = "/cgi-bin/slow";
 /// One that says which instance answers.
 pub(super) const WHO: &str = "/cgi-bin/who";
-/// One that never ends.
+/// One that says which instance answers, and then never ends.
 pub(super) const STREAM: &str = "/cgi-bin/stream";
 
 /// How long any answer may take on the slowest machine.
