@@ -343,7 +343,9 @@ async fn nothing_leaves_the_database_under_a_legal_hold() {
             )
         })
     };
-    stage.until(|| cluster() == (last, 0)).await;
+    // The server may have sealed more by itself.
+    let sealed = || cluster().0 >= last && cluster().1 == 0;
+    stage.until(sealed).await;
     stage.clock.advance(DAY * 100);
     archive(&platform, 0).await.unwrap();
     assert_eq!(platform.ledger().first_hot().unwrap(), 1, "it is held");
@@ -353,7 +355,7 @@ async fn nothing_leaves_the_database_under_a_legal_hold() {
     assert!(pruned["pruned_to"].as_u64() >= Some(last), "{pruned}");
     let first = platform.ledger().first_hot().unwrap();
     assert!(first > last);
-    stage.until(|| cluster().1 == first - 1).await;
+    stage.until(|| cluster().1 >= first - 1).await;
     let saved = platform.snapshots().newest().await.unwrap();
     assert!(saved.seq >= first - 1, "{saved:?}");
     server.stop().await;
